@@ -1,0 +1,1 @@
+"""InsCLR: teach a network the particular things in your photos, and search them."""

@@ -1,0 +1,8 @@
+"""The one exception that speaks to the person at the keyboard."""
+
+
+class UserError(Exception):
+    """A mistake the user can mend: the message says what is wrong, where, and what to do.
+
+    The command line prints it without a traceback and exits with status 2.
+    """

@@ -1,0 +1,1 @@
+"""Numbers anyone can trust: one metric module, one small module a protocol."""

@@ -1,0 +1,1 @@
+"""The heart of the paper as pure tensor functions: pool, banks, selection, expansion."""

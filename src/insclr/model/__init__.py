@@ -1,0 +1,1 @@
+"""The network: backbone, pooling, embedding, whitening, and the model file."""

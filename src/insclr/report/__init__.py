@@ -1,0 +1,1 @@
+"""Pictures of a run: inline charts and the self-contained HTML report."""

@@ -1,0 +1,1 @@
+"""Descriptors to answers: extraction, stores, search, re-ranking."""

@@ -1,0 +1,1 @@
+"""Training: loss, step, rounds, checkpoints, tracking."""

@@ -1,0 +1,1 @@
+"""The search page: a small server and its static files."""
