@@ -1,0 +1,137 @@
+"""Backbones: any timm model that gives a feature map or tokens, each with its own input normalisation."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from huggingface_hub import constants as hub_constants
+from torch import Tensor, nn
+
+from insclr import torchvision_import  # noqa: F401  (timm imports torchvision, which must be importable first)
+from insclr.errors import UserError
+from insclr.model.weights import EMBEDDED, embedded_weights, fit_weights, hub_file, read_weights
+
+import timm  # isort: skip
+
+_TIMM_NAME = {EMBEDDED: "tf_efficientnet_lite0"}
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """What a backbone sees in a batch: the last map, and the class token of those that have one."""
+
+    map: Tensor  # (batch, channels, height, width)
+    cls: Tensor | None  # (batch, channels)
+
+
+class Backbone(nn.Module):
+    """A timm network cut before its classifier; takes pixels 0..255 and normalises them itself."""
+
+    def __init__(self, name: str, trunk: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.name = name
+        self.trunk = trunk
+        self.channels = int(trunk.num_features)
+        self.prefix_tokens = int(getattr(trunk, "num_prefix_tokens", 0))
+        self.stride = _stride(trunk)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> FeatureMap:
+        """Features of `images` (batch, 3, height, width), uint8 or float, in the range 0..255."""
+        pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
+        if images.dim() == 4 and self._channels_last:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        try:
+            features = self.trunk.forward_features(pixels)
+        except AssertionError as error:
+            raise UserError(f"The backbone {self.name} cannot take images of this size: {error}") from error
+        if features.dim() == 4:
+            channels_are_last = getattr(self.trunk, "output_fmt", "NCHW") == "NHWC"
+            return FeatureMap(features.permute(0, 3, 1, 2) if channels_are_last else features, None)
+        return self._map_of_tokens(features, images.shape[-2:])
+
+    def _map_of_tokens(self, tokens: Tensor, size: torch.Size) -> FeatureMap:
+        patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
+        height = -(-size[0] // self.stride)
+        columns = patches.shape[1] // height
+        grid = patches.transpose(1, 2).reshape(
+            len(patches), -1, height, columns
+        )  # (batch, channels, height, width)
+        return FeatureMap(grid, tokens[:, 0] if self.prefix_tokens else None)
+
+    @property
+    def _channels_last(self) -> bool:
+        return self.prefix_tokens == 0
+
+
+def create_backbone(name: str, weights: str | Path | None = None, pretrained: bool = True) -> Backbone:
+    """The backbone `name` with its weights from a file, the embedded package, or timm's hub.
+
+    `pretrained=False` leaves the weights random, for a model file to fill.
+    """
+    trunk = _create_trunk(name)
+    if name == EMBEDDED:
+        # What its weights were trained with: (x - 127) / 128.
+        mean, std = (127.0,) * 3, (128.0,) * 3
+    else:
+        config = trunk.pretrained_cfg
+        mean = tuple(255.0 * value for value in config.get("mean", (0.485, 0.456, 0.406)))
+        std = tuple(255.0 * value for value in config.get("std", (0.229, 0.224, 0.225)))
+    if weights:
+        fit_weights(trunk, read_weights(Path(weights)), source=str(weights))
+    elif pretrained and name == EMBEDDED:
+        fit_weights(trunk, embedded_weights(), source="the embedded weights")
+    elif pretrained:
+        _load_from_hub(trunk, name)
+    return Backbone(name, trunk, mean, std)
+
+
+def _create_trunk(name: str) -> Any:
+    timm_name = _TIMM_NAME.get(name, name)
+    if timm_name.split(".")[0] not in timm.list_models():
+        close = timm.list_models(f"*{timm_name.split('.')[0][:8]}*")[:5]
+        hint = f" Close names: {', '.join(close)}." if close else ""
+        raise UserError(
+            f"No backbone is called {name!r}.{hint} Any timm model name works; {EMBEDDED} is embedded."
+        )
+    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "global_pool": ""}
+    try:
+        # Vision transformers take other image sizes than the one they were trained at only when asked to.
+        return timm.create_model(timm_name, **options, dynamic_img_size=True, dynamic_img_pad=True)
+    except TypeError:
+        return timm.create_model(timm_name, **options)
+
+
+def _load_from_hub(trunk: Any, name: str) -> None:
+    offline = hub_constants.HF_HUB_OFFLINE
+    try:
+        # Without a network the hub client would retry for most of a minute; its cache works all the same.
+        hub_constants.HF_HUB_OFFLINE = offline or not _reachable(hub_constants.ENDPOINT)
+        timm.models.load_pretrained(trunk, num_classes=0)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"The weights of {name!r} could not be fetched from the model hub ({type(error).__name__}). "
+            f"Fetch {hub_file(trunk.pretrained_cfg)} where there is a network and pass it with "
+            f"--weights FILE, or use the embedded backbone {EMBEDDED}."
+        ) from error
+    finally:
+        hub_constants.HF_HUB_OFFLINE = offline
+
+
+def _reachable(address: str) -> bool:
+    try:
+        socket.getaddrinfo(urlsplit(address).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _stride(trunk: Any) -> int:
+    if getattr(trunk, "num_prefix_tokens", 0) or not getattr(trunk, "feature_info", None):
+        patch = trunk.patch_embed.patch_size
+        return int(patch[0] if isinstance(patch, tuple) else patch)
+    return int(trunk.feature_info[-1]["reduction"])

@@ -1,0 +1,103 @@
+"""One file a model: weights and, in its metadata, the recipe that made it and a digest of its content."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import tomllib
+from torch import Tensor
+
+from insclr.atomic import whole_file
+from insclr.errors import UserError
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
+
+MODEL_NAME = "model.safetensors"
+_PRETRAINED = "pretrained:"
+# A pretrained network outside a run: whole pictures at the size the embedded backbone is quick and good at.
+_PRETRAINED_DESCRIPTOR = DescriptorRecipe(size=224, fit="square", scales=(1.0,))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network ready to describe images, the recipe it came from, and a name for its exact weights."""
+
+    network: DescriptorNetwork
+    recipe: Recipe
+    fingerprint: str
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def save_model(
+    path: Path | str, network: DescriptorNetwork, recipe: Recipe, notes: Mapping[str, str] = {}
+) -> str:
+    """Write the model whole under `path` and give back its fingerprint; `notes` stand beside the recipe."""
+    weights = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+    metadata = {"format": "insclr-1", "recipe": to_toml(recipe), "notes": json.dumps(dict(notes))}
+    metadata["digest"] = _digest(weights, metadata)
+    with whole_file(path) as scratch:
+        safetensors.torch.save_file(weights, scratch, metadata=metadata)
+    return metadata["digest"][:16]
+
+
+def load_model(path: Path | str) -> Model:
+    """Read a model file; one that was changed or cut short is refused."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"There is no model file {path}.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            metadata = dict(opened.metadata() or {})
+            weights = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole model file ({error}): copy or train it again.") from error
+    if metadata.get("format") != "insclr-1":
+        raise UserError(f"{path} is not an InsCLR model; to start from its weights, pass it with --weights.")
+    expected = metadata.pop("digest", "")
+    if _digest(weights, metadata) != expected:
+        raise UserError(f"{path} was changed after it was written: copy or train it again.")
+    recipe = from_table(tomllib.loads(metadata["recipe"]))
+    network = create_network(recipe.network, pretrained=False)
+    network.load_state_dict(weights)
+    return Model(network, recipe, expected[:16], json.loads(metadata["notes"]))
+
+
+def resolve_model(name: str | Path, weights: str = "") -> Model:
+    """The model a user names: a run folder, a model file, or `pretrained:BACKBONE`."""
+    if str(name).startswith(_PRETRAINED):
+        backbone = str(name).removeprefix(_PRETRAINED)
+        recipe = replace(
+            Recipe(),
+            name=str(name),
+            network=NetworkRecipe(backbone=backbone, weights=weights, dim=0),
+            descriptor=_PRETRAINED_DESCRIPTOR,
+        )
+        network = create_network(recipe.network)
+        return Model(network, recipe, _digest(network.state_dict(), {})[:16])
+    path = Path(name)
+    if path.is_dir():
+        if not (path / MODEL_NAME).is_file():
+            raise UserError(
+                f"{path} holds no {MODEL_NAME}: is its training finished? (insclr train --resume)"
+            )
+        path = path / MODEL_NAME
+    if not path.exists():
+        raise UserError(
+            f"There is no model {name}: give a run folder, a {MODEL_NAME} file, or pretrained:NAME "
+            f"(for example pretrained:efficientnet_lite0)."
+        )
+    return load_model(path)
+
+
+def _digest(weights: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(metadata):
+        digest.update(f"{key}={metadata[key]}\n".encode())
+    for key in sorted(weights):
+        digest.update(key.encode())
+        digest.update(weights[key].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

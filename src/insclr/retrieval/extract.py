@@ -1,0 +1,132 @@
+"""Descriptors of images: several scales, whole pictures or boxes, batched by equal shape."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from insclr.data.decode import BadImage, crop_box, decode
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.data.views import plain_view
+from insclr.model.network import DescriptorNetwork
+from insclr.progress import progress_bar
+
+Box = tuple[float, float, float, float]
+# Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
+_PENDING_PIXELS = 64_000_000
+
+
+def default_workers() -> int:
+    """Processes that decode while the network computes: one a core, up to eight."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def extract(
+    network: DescriptorNetwork,
+    images: ImageList,
+    *,
+    size: int,
+    fit: str,
+    scales: Sequence[float] = (1.0,),
+    boxes: Sequence[Box | None] | None = None,
+    batch: int = 32,
+    workers: int = -1,
+    skipped: Skipped | None = None,
+    pooled: bool = False,
+    title: str = "describing",
+) -> Tensor:
+    """Unit descriptors (images, dim), or pooled features before the FC, on the CPU.
+
+    A box is cropped before anything else. Each scale's vector and their mean are unit vectors. The row of an
+    unreadable image is zero, and `skipped` says why.
+    """
+    skipped = skipped if skipped is not None else Skipped()
+    network.eval()
+    device = next(network.parameters()).device
+    describe = network.pooled if pooled else network
+    views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit)
+    loader = DataLoader(
+        views,
+        batch_size=None,
+        num_workers=default_workers() if workers < 0 else workers,
+        worker_init_fn=_one_thread,
+        prefetch_factor=None if workers == 0 else 16,
+    )
+    channels = network.backbone.channels if pooled else network.dim
+    total = torch.zeros(len(images), channels)  # (images, dim)
+    with progress_bar(title, len(images)) as bar, torch.inference_mode():
+        for rows, stack in _equal_shapes(loader, images, skipped, batch, bar.advance):
+            total.index_add_(0, torch.tensor(rows), describe(stack.to(device)).float().cpu())
+    return functional.normalize(total, dim=1)
+
+
+def _equal_shapes(
+    loader: "DataLoader[_Seen]",
+    images: ImageList,
+    skipped: Skipped,
+    batch: int,
+    advance: Callable[[int], None],
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Group the views of one shape into batches; the fullest group goes first when too many pixels wait."""
+    waiting: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
+    pixels = 0
+    for seen in loader:
+        advance(1)
+        if seen.reason:
+            skipped.add(images.paths[seen.row], seen.reason)
+        for view in seen.views:
+            waiting[view.shape].append((seen.row, view))
+            pixels += view.numel()
+            full = len(waiting[view.shape]) >= batch
+            if full or pixels > _PENDING_PIXELS:
+                shape = view.shape if full else max(waiting, key=lambda s: len(waiting[s]) * s.numel())
+                group = waiting.pop(shape)
+                pixels -= sum(one.numel() for _, one in group)
+                yield [row for row, _ in group], torch.stack([one for _, one in group])
+    for group in waiting.values():
+        yield [row for row, _ in group], torch.stack([one for _, one in group])
+
+
+@dataclass
+class _Seen:
+    """One image as a worker saw it: its views, or the reason why there are none."""
+
+    row: int
+    views: list[Tensor] = field(default_factory=list)
+    reason: str = ""
+
+
+class _Views(Dataset[_Seen]):
+    """The plain views of every image, one a size."""
+
+    def __init__(
+        self, images: ImageList, boxes: Sequence[Box | None] | None, sizes: tuple[int, ...], fit: str
+    ) -> None:
+        self.images = images
+        self.boxes = boxes
+        self.sizes = sizes
+        self.fit = fit
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> _Seen:
+        box = self.boxes[row] if self.boxes is not None else None
+        try:
+            # A box is given in the pixels of the file: only a whole picture may be decoded smaller.
+            image = decode(self.images.file(row), longest=None if box else max(self.sizes))
+        except BadImage as bad:
+            return _Seen(row, reason=bad.reason)
+        if box:
+            image = crop_box(image, box)
+        return _Seen(row, [plain_view(image, size, self.fit) for size in self.sizes])
+
+
+def _one_thread(_: int) -> None:
+    torch.set_num_threads(1)
