@@ -1,0 +1,64 @@
+"""The candidate pool: for every image its P nearest neighbours in the whole collection (paper, Overview)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from insclr.errors import UserError
+from insclr.mining.nearest import BLOCK_BYTES, QUERY_ROWS, nearest_rows
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The P nearest images of every image, best first, never itself, with their similarities."""
+
+    ids: Tensor  # (N, P) int32
+    similarities: Tensor  # (N, P) float16 or float32, descending
+    recall: float = 1.0  # share of the true neighbours found; below 1 only for an approximate pool
+
+    @property
+    def size(self) -> int:
+        """P, the number of candidates an image has."""
+        return int(self.ids.shape[1])
+
+
+def build_pool(
+    features: Tensor,
+    size: int,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Pool:
+    """Find the pool of every row of `features` (N, D), unit rows in any float type.
+
+    Scores live in blocks of about `block_bytes` on `device` (default: where the features are); the pool
+    itself is on the CPU, its similarities in `dtype` (float16 halves them for millions of images).
+    """
+    check_pool_size(len(features), size)
+    ids = torch.empty(len(features), size, dtype=torch.int32)
+    similarities = torch.empty(len(features), size, dtype=dtype)
+    for rows in row_blocks(len(features)):
+        values, found = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)
+        ids[rows], similarities[rows] = found.to(torch.int32), values.to(dtype)
+    return Pool(ids, similarities)
+
+
+def row_blocks(images: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
+    """The row numbers first ... last - 1 in blocks that one matrix product takes at a time."""
+    stop = images if last is None else min(last, images)
+    for start in range(first, stop, QUERY_ROWS):
+        yield torch.arange(start, min(start + QUERY_ROWS, stop))
+
+
+def check_pool_size(images: int, size: int) -> None:
+    """Refuse a pool larger than the collection can fill."""
+    if size < 1:
+        raise UserError(f"The candidate pool must hold at least 1 image, not {size}.")
+    if size >= images:
+        raise UserError(
+            f"A candidate pool of {size} needs more than {size} images, but there are {images}. "
+            f"Set the pool to {max(1, images - 1)} or less, or add images."
+        )
