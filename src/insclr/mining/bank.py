@@ -1,0 +1,170 @@
+"""Memory banks: one feature row an image, in memory or in one memory-mapped file shared by a node."""
+
+import errno
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from insclr.errors import UserError
+
+# The kernel maps up to this many bytes of cached file around a touched page.
+_FAULT_AROUND = 64 * 1024
+
+
+class MemoryBank:
+    """The last feature of every image (paper, Memory bank): one encoder, no momentum copy.
+
+    Rows that were never written are zero. With `path` the rows live in a memory-mapped file that several
+    processes may open at once; a step then touches only the rows it needs, and the process keeps at most
+    about `resident_bytes` of the file mapped.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        dim: int,
+        dtype: torch.dtype = torch.float32,
+        path: Path | None = None,
+        *,
+        resident_bytes: int = 2**30,
+    ) -> None:
+        self.features: Tensor  # (rows, dim)
+        self._map: mmap.mmap | None = None
+        if path is None:
+            self.features = torch.zeros(rows, dim, dtype=dtype)
+        else:
+            self._map = _map_file(Path(path), rows * dim * dtype.itemsize)
+            self.features = torch.frombuffer(self._map, dtype=dtype).view(rows, dim)
+        self._written = torch.full((rows,), -1, dtype=torch.int64)  # step of the last write
+        self._resident_bytes = resident_bytes
+        self._touched_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def dim(self) -> int:
+        """Length of a feature."""
+        return int(self.features.shape[1])
+
+    def write(self, ids: Tensor, features: Tensor, step: int) -> None:
+        """Store `features` (B, D) as the rows `ids` (B,); of an id that comes twice the last one stays."""
+        ids, last = _last_of_each(ids.reshape(-1).cpu())
+        rows = features.detach().reshape(-1, self.dim)
+        rows = rows[last.to(rows.device)].to(self.features.device, self.features.dtype)
+        self.features[ids] = rows
+        self._written[ids] = step
+        self._touched(len(ids))
+
+    def fill(self, features: Tensor, step: int, first: int = 0) -> None:
+        """Store `features` as the rows from `first` on: the first fill, at once or block by block."""
+        rows = slice(first, first + len(features))
+        self.features[rows] = features.detach().to(self.features.device, self.features.dtype)
+        self._written[rows] = step
+        self._touched(len(features))
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
+        rows = self.features.index_select(0, ids.reshape(-1).to(self.features.device))
+        self._touched(ids.numel())
+        return rows.float().view(*ids.shape, self.dim)
+
+    def freshness(self, step: int) -> Tensor:
+        """How many steps ago each row was written, as (rows,) int64; -1 for never."""
+        return torch.where(self._written < 0, -1, step - self._written)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The rows and their write steps, for a checkpoint; not copies."""
+        return {"features": self.features, "written": self._written}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over the rows of a checkpoint."""
+        if state["features"].shape != self.features.shape:
+            raise UserError(
+                f"The memory bank in the checkpoint holds {_size(state['features'])}, this run needs "
+                f"{_size(self.features)}. Resume with the images and the dimension of the first run."
+            )
+        self.fill(state["features"], step=0)
+        self._written.copy_(state["written"])
+
+    def _touched(self, rows: int) -> None:
+        """Give mapped pages back to the kernel's cache before they add up: nothing is lost or re-read."""
+        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        self._touched_bytes += rows * (self.dim * self.features.element_size() + _FAULT_AROUND)
+        if self._touched_bytes > self._resident_bytes:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched_bytes = 0
+
+
+@dataclass
+class MemoryBanks:
+    """The two banks of the paper: `plain` decides in mining, `augmented` stands in the loss."""
+
+    plain: MemoryBank
+    augmented: MemoryBank
+
+    def write(self, ids: Tensor, plain: Tensor, augmented: Tensor, step: int) -> None:
+        """Store both features of the images `ids`: the first thing every iteration does."""
+        self.plain.write(ids, plain, step)
+        self.augmented.write(ids, augmented, step)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """Both banks, for a checkpoint."""
+        return {"plain": self.plain.state_dict(), "augmented": self.augmented.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over both banks of a checkpoint."""
+        self.plain.load_state_dict(state["plain"])
+        self.augmented.load_state_dict(state["augmented"])
+
+
+def _last_of_each(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct ids, and the place of the last occurrence of each."""
+    ids, places = ids.long().sort(stable=True)
+    is_last = torch.ones_like(ids, dtype=torch.bool)
+    is_last[:-1] = ids[:-1] != ids[1:]
+    return ids[is_last], places[is_last]
+
+
+def _map_file(path: Path, size: int) -> mmap.mmap:
+    """Map the bank file, making it where it is new. Several processes may do so at the same moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        found = os.fstat(file.fileno()).st_size
+        if found not in (0, size):
+            raise UserError(
+                f"The memory bank file {path} holds {found} bytes, this run needs {size}: it belongs to "
+                "other images or another dimension. Delete it or choose another run folder."
+            )
+        try:
+            _reserve(file.fileno(), size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG):
+                raise
+            if found == 0:
+                path.unlink(missing_ok=True)
+            raise UserError(
+                f"No space for the memory bank {path} ({size / 2**30:.1f} GB). Free some space, "
+                "choose another disk, or store the banks in float16."
+            ) from error
+        return mmap.mmap(file.fileno(), size)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Take the disk space now: a disk that fills up later would kill the process without a word."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
+
+
+def _size(features: Tensor) -> str:
+    rows, dim = features.shape
+    return f"{rows} rows of {dim}"
