@@ -1,0 +1,72 @@
+"""Training tuples: a random anchor with its N_b top-ranked neighbours (paper, Setup for training samples)."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from insclr.errors import UserError
+
+
+class TupleSampler:
+    """Batches of T tuples as image ids (T, 1 + N_b), for ever; every image is an anchor once an epoch.
+
+    Batch n depends on the seed and n alone, so a resumed run or a worker that prefetches needs no replay.
+    An epoch that ends inside a batch goes on with the next one's first anchors.
+    """
+
+    def __init__(self, pool_ids: Tensor, tuples: int, neighbours: int, seed: int) -> None:
+        images, pool_size = pool_ids.shape
+        if not 1 <= tuples <= images:
+            raise UserError(
+                f"A batch of {tuples} tuples cannot be drawn from {images} images. "
+                f"Set the number of tuples between 1 and {images}."
+            )
+        if not 0 <= neighbours < pool_size:
+            raise UserError(
+                f"A tuple of {neighbours} neighbours does not fit a candidate pool of {pool_size}: "
+                f"set the neighbours to at most {pool_size - 1}, or enlarge the pool."
+            )
+        # Copied: a view would keep the whole pool alive in every worker.
+        self._neighbours = pool_ids[:, :neighbours].clone()  # (N, N_b)
+        self._tuples = tuples
+        self._seed = seed
+        self._next = 0
+        self._order: dict[int, Tensor] = {}  # the anchors of the latest epochs
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, 1 + N_b); the anchor comes first."""
+        images = len(self._neighbours)
+        epoch, place = divmod(n * self._tuples, images)
+        anchors = self._anchors(epoch)[place : place + self._tuples]
+        if len(anchors) < self._tuples:
+            anchors = torch.cat([anchors, self._anchors(epoch + 1)[: self._tuples - len(anchors)]])
+        return torch.cat([anchors[:, None], self._neighbours[anchors].long()], dim=1)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            batch = self.step(self._next)
+            self._next += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the iteration stands."""
+        return {"seed": self._seed, "tuples": self._tuples, "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where a checkpoint stood."""
+        if (state["seed"], state["tuples"]) != (self._seed, self._tuples):
+            raise UserError(
+                f"The checkpoint was made with seed {state['seed']} and {state['tuples']} tuples a batch, "
+                f"this run has seed {self._seed} and {self._tuples}. Resume with the first run's settings."
+            )
+        self._next = state["next"]
+
+    def _anchors(self, epoch: int) -> Tensor:
+        if epoch not in self._order:
+            self._order = {known: order for known, order in self._order.items() if abs(known - epoch) == 1}
+            mixed = np.random.SeedSequence([self._seed, epoch]).generate_state(1, np.uint64)[0]
+            generator = torch.Generator().manual_seed(int(mixed))
+            self._order[epoch] = torch.randperm(len(self._neighbours), generator=generator)
+        return self._order[epoch]
