@@ -1,0 +1,214 @@
+"""The IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
+
+import csv
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from insclr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+# So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
+_PROBED = 100
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Images in a fixed order; an image's id is its place in `paths`.
+
+    Paths are posix and relative to `root`, or absolute where an image lies outside it. `columns` are the
+    further columns of a CSV or Parquet list, one text per image.
+    """
+
+    root: Path
+    paths: tuple[str, ...]
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def file(self, i: int) -> Path:
+        """Where image `i` lies on disk."""
+        return self.root / self.paths[i]
+
+    def subset(self, ids: Iterable[int]) -> "ImageList":
+        """The images `ids`, in that order, numbered anew from 0."""
+        ids = list(ids)
+        columns = {name: tuple(values[i] for i in ids) for name, values in self.columns.items()}
+        return ImageList(self.root, tuple(self.paths[i] for i in ids), columns)
+
+
+def list_images(source: str | Path) -> ImageList:
+    """List the images of a folder (recursively, in natural order), or of a .txt, .csv or .parquet list.
+
+    Paths in a list are relative to the folder of the list. A source that is missing, malformed or without
+    images is a UserError.
+    """
+    source = Path(source).expanduser()
+    if source.is_dir():
+        return _scan(source)
+    if not source.exists():
+        raise UserError(
+            f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
+        )
+    readers = {".txt": _read_text, ".csv": _read_csv, ".parquet": _read_parquet}
+    if (reader := readers.get(source.suffix.lower())) is None:
+        raise UserError(
+            f"{source} is neither a folder nor a list: give a folder of images, a .txt file with one path a "
+            "line, or a .csv or .parquet file with a `path` column."
+        )
+    images = reader(source)
+    if not images.paths:
+        raise UserError(f"{source} lists no images: add at least two.")
+    if not any(images.file(i).exists() for i in range(min(len(images), _PROBED))):
+        raise UserError(
+            f"{source}: {images.file(0)} does not exist, nor do the paths after it. "
+            f"Paths are relative to the folder of the list, {images.root}."
+        )
+    return images
+
+
+def require_usable(usable: int, source: str | Path) -> None:
+    """Raise a UserError unless `source` has the two readable images that any comparison needs."""
+    if usable < 2:
+        raise UserError(
+            f"{source} has {usable} usable image{'' if usable == 1 else 's'}; at least 2 are needed. "
+            f"`insclr check {source}` tells which files cannot be read and why."
+        )
+
+
+def natural_key(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
+    """Sort key that puts img2 before img10, folder by folder."""
+    # Splitting at a group gives text, number, text, ...: equal places always hold equal types.
+    parts = (re.split(r"(\d+)", part) for part in path.casefold().split("/"))
+    return tuple(tuple(int(t) if k % 2 else t for k, t in enumerate(part)) for part in parts), path
+
+
+def _scan(root: Path) -> ImageList:
+    others: Counter[str] = Counter()
+    paths: list[str] = []
+    for file in _walk(root):
+        if file.suffix.lower() in SUFFIXES:
+            paths.append(file.relative_to(root).as_posix())
+        else:
+            others[file.suffix.lower() or "no suffix"] += 1
+    if not paths:
+        found = ", ".join(f"{n} {suffix}" for suffix, n in others.most_common(3)) or "no files at all"
+        known = " ".join(sorted(SUFFIXES))
+        raise UserError(f"{root} holds no images (found: {found}). Known image files: {known}.")
+    return ImageList(root, tuple(sorted(paths, key=natural_key)))
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Every visible file under `root`; each real folder once, under its own name rather than a link's."""
+    folders, linked = [root], list[Path]()
+    seen: set[tuple[int, int]] = set()
+    while folders or linked:
+        folder = folders.pop() if folders else linked.pop(0)
+        try:
+            identity = folder.stat()
+            if (key := (identity.st_dev, identity.st_ino)) in seen:
+                continue
+            seen.add(key)
+            with os.scandir(folder) as entries:
+                found = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        except OSError as error:
+            logger.warning("folder %s cannot be read (%s): left out", folder, error.strerror)
+            continue
+        for entry in found:
+            if not entry.is_dir():
+                yield Path(entry.path)
+            elif entry.is_symlink():
+                linked.append(Path(entry.path))
+            else:
+                folders.append(Path(entry.path))
+
+
+def _read_text(source: Path) -> ImageList:
+    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).splitlines(), start=1)]
+    kept = [(number, line) for number, line in rows if line and not line.startswith("#")]
+    return ImageList(source.parent, _unique_paths(source, kept, "line"))
+
+
+def _read_csv(source: Path) -> ImageList:
+    reader = csv.reader(_text_of(source).splitlines(keepends=True), strict=True)
+    header: list[str] = []
+    rows: list[tuple[int, list[str]]] = []
+    start = 1  # the line the record at hand begins on: a quoted field may hold line ends
+    try:
+        for row in reader:
+            if not header:
+                header = [name.strip() for name in row]
+                _require_columns(source, header)
+            elif row:
+                if len(row) != len(header):
+                    raise UserError(
+                        f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
+                        "Quote a field that holds a comma."
+                    )
+                rows.append((start, row))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{source}, line {start}: malformed CSV ({error}).") from error
+    if not header:
+        raise UserError(f"{source} is empty: its first line must name the columns, one of them `path`.")
+    at = header.index("path")
+    paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
+    columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
+    return ImageList(source.parent, paths, columns)
+
+
+def _read_parquet(source: Path) -> ImageList:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(source)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{source} is not a readable Parquet file ({str(error).splitlines()[0]}).") from error
+    _require_columns(source, table.column_names)
+    texts = {
+        name: tuple("" if value is None else str(value) for value in table[name].to_pylist())
+        for name in table.column_names
+    }
+    paths = _unique_paths(source, list(enumerate(texts.pop("path"), start=1)), "row")
+    return ImageList(source.parent, paths, texts)
+
+
+def _text_of(source: Path) -> str:
+    try:
+        return source.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"{source} cannot be read: {error.strerror}.") from error
+
+
+def _require_columns(source: Path, header: list[str]) -> None:
+    names = ", ".join(header)
+    if "path" not in header:
+        raise UserError(f"{source} has no `path` column (it has: {names}). Columns are separated by commas.")
+    if len(set(header)) < len(header):
+        raise UserError(f"{source} names a column twice ({names}): give every column its own name.")
+
+
+def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple[str, ...]:
+    """Paths made relative to the list's folder; an empty or repeated one is an error that says where."""
+    root = os.path.abspath(source.parent)  # noqa: PTH100 (without resolving links: names stay the user's)
+    first_seen: dict[str, int] = {}
+    for number, text in rows:
+        if not text:
+            raise UserError(f"{source}, {unit} {number}: the path is empty.")
+        whole = os.path.normpath(os.path.join(root, text))  # noqa: PTH118
+        path = Path(whole).relative_to(root).as_posix() if whole.startswith(root + os.sep) else whole
+        if (first := first_seen.setdefault(path, number)) != number:
+            raise UserError(
+                f"{source}, {unit} {number}: {text} is listed already in {unit} {first}. Remove one."
+            )
+    return tuple(first_seen)

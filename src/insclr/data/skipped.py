@@ -1,0 +1,48 @@
+"""The images a run had to leave out, each with its reason."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from insclr.atomic import whole_file
+
+
+class Skipped:
+    """Collects (path, reason) of unreadable images, once per path: the first reason stays."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def add(self, path: str | Path, reason: str) -> None:
+        """Note that `path` was left out."""
+        self._reasons.setdefault(str(path), reason)
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._reasons.items())
+
+    def __contains__(self, path: object) -> bool:
+        return str(path) in self._reasons
+
+    def write(self, path: str | Path) -> None:
+        """Write skipped.csv with the columns path, reason; with nothing skipped it holds the header alone."""
+        # File names are bytes: surrogateescape writes back even those that are not UTF-8.
+        with (
+            whole_file(path) as scratch,
+            scratch.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+        ):
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["path", "reason"])
+            rows.writerows(self._reasons.items())
+
+    def summary(self) -> str:
+        """One sentence for the end of a run, such as `2 images skipped: 1 x empty file, 1 x truncated`."""
+        if not self._reasons:
+            return "no images skipped"
+        # What follows a colon or bracket is about one file; kinds are counted by what stands before.
+        kinds = Counter(reason.split(":")[0].split(" (")[0] for reason in self._reasons.values())
+        counted = ", ".join(f"{n} x {kind}" for kind, n in kinds.most_common())
+        return f"{len(self)} image{'' if len(self) == 1 else 's'} skipped: {counted}"
