@@ -1,0 +1,118 @@
+"""Mining positives from the memory bank with query sets (paper, Mining Positives from Memory Bank)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What was mined for each tuple among its candidates."""
+
+    positives: Tensor  # (T, P) bool
+    repeat: Tensor  # (T, P) int8: the repeat that chose it, from 1; 0 where not chosen
+    score: Tensor  # (T, P): S_set when chosen, for the others the last S_set; -inf where there was none
+
+
+def expand(
+    queries: Tensor,
+    in_query: Tensor,
+    candidates: Tensor,
+    eligible: Tensor,
+    *,
+    sparsity: float | None,
+    aggregate: Literal["mean", "max"],
+    choose: Literal["topk", "threshold"],
+    k: int,
+    threshold: float,
+    repeats: int,
+    floor: float | Tensor | None = None,
+) -> Expansion:
+    """Grow every tuple's query set by the candidates nearest to the whole set, `repeats` times.
+
+    `queries` (T, M, D) with `in_query` (T, M) is the in-batch query set, `candidates` (T, P, D) with
+    `eligible` (T, P) the pool's rows; all plain features. phi drops scores below `sparsity`, psi is
+    `aggregate`; a candidate with no score left cannot be chosen. "topk" takes the k best with S_set at
+    least `floor` (a number, or (T, 1)); "threshold" takes S_set > `threshold`. Equals go by pool rank.
+    """
+    score = torch.full_like(eligible, -torch.inf, dtype=candidates.dtype)  # (T, P)
+    positives = torch.zeros_like(eligible)
+    repeat = torch.zeros_like(eligible, dtype=torch.int8)
+    running = _RunningScore(score, aggregate, sparsity)
+    members, is_member = queries, in_query
+    for number in range(1, repeats + 1):
+        # Products with earlier members are already in the running score: only the new ones are computed.
+        running.add(torch.bmm(candidates, members.transpose(1, 2)), is_member)
+        still_open = eligible & ~positives
+        set_score = running.value().masked_fill(~still_open, -torch.inf)
+        score = torch.where(still_open, set_score, score)
+        chosen = _best(set_score, k, floor) if choose == "topk" else set_score > threshold
+        repeat[chosen] = number
+        positives |= chosen
+        if number == repeats or not chosen.any():
+            break
+        places, is_member = compact(chosen)
+        members = candidates.gather(1, places[..., None].expand(-1, -1, candidates.shape[2]))
+    return Expansion(positives, repeat, score)
+
+
+def anchor_only(in_query: Tensor) -> Tensor:
+    """The query set of D-anchor: the anchor (slot 0) alone, whatever the batch selected."""
+    only = torch.zeros_like(in_query)
+    only[:, 0] = True
+    return only
+
+
+def eligible_candidates(pool_ids: Tensor, tuple_ids: Tensor) -> Tensor:
+    """Which candidates (T, P) may be mined: the anchor's pool minus the tuple's own images (T, M)."""
+    return ~(pool_ids[:, :, None] == tuple_ids[:, None, :]).any(2)
+
+
+def compact(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The marked columns of each row moved to the left: (columns, which of them are real), (T, most marked).
+
+    As wide as the fullest row; rows with fewer are filled up with unmarked columns.
+    """
+    most = int(mask.sum(1).max()) if mask.numel() else 0
+    columns = mask.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return columns, mask.gather(1, columns)
+
+
+class _RunningScore:
+    """S_set of every candidate over all members seen so far."""
+
+    def __init__(self, like: Tensor, aggregate: str, sparsity: float | None) -> None:
+        self.sparsity = sparsity
+        self.mean = aggregate == "mean"
+        self.total = torch.zeros_like(like)  # (T, P)
+        self.count = torch.zeros_like(like)
+        self.best = torch.full_like(like, -torch.inf)
+
+    def add(self, similarities: Tensor, is_member: Tensor) -> None:
+        """Take in the similarities (T, P, K) to K further members, of which `is_member` (T, K) are real."""
+        kept = is_member[:, None, :]
+        if self.sparsity is not None:
+            kept = kept & (similarities >= self.sparsity)
+        if self.mean:
+            self.total += (similarities * kept).sum(2)
+            self.count += kept.sum(2)
+        else:
+            best = similarities.masked_fill(~kept, -torch.inf).amax(2)
+            self.best = torch.maximum(self.best, best)
+
+    def value(self) -> Tensor:
+        """S_set (T, P); -inf where no score is left."""
+        if self.mean:
+            return torch.where(self.count > 0, self.total / self.count, -torch.inf)
+        return self.best
+
+
+def _best(score: Tensor, k: int, floor: float | Tensor | None) -> Tensor:
+    possible = score > -torch.inf
+    if floor is not None:
+        possible &= score >= floor
+    columns = score.masked_fill(~possible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    chosen = torch.zeros_like(possible).scatter_(1, columns[:, :k], True)
+    return chosen & possible
