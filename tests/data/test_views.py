@@ -4,7 +4,7 @@ import torch
 from made_files import photo
 from PIL import Image
 
-from insclr.data.views import augmented_view, plain_view, random_box
+from insclr.data.views import augmented_view, plain_view, random_box, to_pixels
 from insclr.torchvision_import import transforms
 
 
@@ -12,19 +12,42 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def grey_levels_apart(view: torch.Tensor, image: Image.Image) -> int:
+    return int((view.int() - torch.from_numpy(np.array(image)).permute(2, 0, 1).int()).abs().max())
+
+
 def boxes(width: int, height: int, n: int = 2000) -> torch.Tensor:
     g = generator(0)
-    return torch.tensor([random_box(width, height, g, (0.4, 1.0), (0.75, 1.33)) for _ in range(n)])
+    found = [random_box(width, height, g, (0.4, 1.0), (0.75, 1.33)) for _ in range(n)]
+    return torch.tensor(found, dtype=torch.float32)
 
 
 def test_plain_square_view_is_the_whole_picture_squashed() -> None:
     image = photo(90, 60)
     view = plain_view(image, 32, "square")
     assert (view.dtype, tuple(view.shape)) == (torch.uint8, (3, 32, 32))
-    expected = transforms.functional.pil_to_tensor(
-        transforms.functional.resize(image, [32, 32], transforms.InterpolationMode.BICUBIC)
-    )
-    assert torch.equal(view, expected)
+    assert grey_levels_apart(view, image.resize((32, 32), Image.Resampling.BICUBIC)) <= 2
+
+
+@pytest.mark.parametrize("size", [(90, 60), (2500, 1500), (17, 23), (1, 1), (64, 64)])
+def test_resizing_agrees_with_pillow(size: tuple[int, int]) -> None:
+    image = photo(*size)
+    view = plain_view(image, 48, "longest")
+    pillow = image.resize((view.shape[2], view.shape[1]), Image.Resampling.BICUBIC)
+    assert grey_levels_apart(view, pillow) <= 2
+
+
+def test_views_of_tensor_and_picture_are_the_same() -> None:
+    image = photo(90, 60)
+    pixels = to_pixels(image)
+    assert torch.equal(plain_view(pixels, 32), plain_view(image, 32))
+    assert torch.equal(augmented_view(pixels, 32, generator(1)), augmented_view(image, 32, generator(1)))
+
+
+def test_a_view_is_never_a_window_on_the_picture() -> None:
+    pixels = to_pixels(photo(32, 32))
+    plain_view(pixels, 32).zero_()
+    assert pixels.any()
 
 
 @pytest.mark.parametrize(
@@ -71,6 +94,20 @@ def test_crop_of_everything_is_the_plain_view() -> None:
     assert torch.equal(mirrored, view.flip(2))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_augmented_view_is_the_part_in_its_box(seed: int) -> None:
+    image = photo(90, 60)
+    view = augmented_view(image, 24, generator(seed), flip=0.0)
+    draws = generator(seed)
+    torch.rand((), generator=draws)
+    left, top, right, bottom = random_box(90, 60, draws, (0.4, 1.0), (0.75, 1.33))
+    bicubic = transforms.InterpolationMode.BICUBIC
+    expected = transforms.functional.resized_crop(
+        transforms.functional.pil_to_tensor(image), top, left, bottom - top, right - left, [24, 24], bicubic
+    )
+    assert (view.int() - expected.int()).abs().max() <= 1
+
+
 def test_half_of_the_views_are_mirrored() -> None:
     image = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8)[None, :, None] * 4, (64, 1, 3)))
     g = generator(0)
@@ -81,12 +118,12 @@ def test_half_of_the_views_are_mirrored() -> None:
 
 
 def test_boxes_follow_the_paper() -> None:
-    box = boxes(100, 100)
+    box = boxes(1000, 1000)
     left, top, right, bottom = box.T
     w, h = right - left, bottom - top
-    area, aspect = w * h / 100**2, w / h
+    area, aspect = w * h / 1000**2, w / h
     assert float(box.min()) >= 0
-    assert float(box.max()) <= 100
+    assert float(box.max()) <= 1000
     assert 0.399 < area.min() < 0.42
     assert 0.749 < aspect.min() < 0.76
     assert 1.31 < aspect.max() < 1.331
@@ -96,24 +133,24 @@ def test_boxes_follow_the_paper() -> None:
 @pytest.mark.parametrize(("width", "height"), [(100, 100), (160, 100), (100, 230)])
 def test_boxes_are_distributed_as_those_of_torchvision(width: int, height: int) -> None:
     library = transforms.RandomResizedCrop(8, scale=(0.4, 1.0), ratio=(0.75, 1.33))
-    canvas = torch.zeros(3, height * 10, width * 10)
+    canvas = torch.zeros(3, height, width)
     torch.manual_seed(0)
     found = [library.make_params([canvas]) for _ in range(2000)]
     theirs = torch.tensor(
         [[p["left"], p["top"], p["left"] + p["width"], p["top"] + p["height"]] for p in found]
     )
-    ours, theirs = boxes(width, height), theirs / 10
+    ours = boxes(width, height)
     quantiles = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
-    gap = ours.quantile(quantiles, dim=0) - theirs.quantile(quantiles, dim=0)
+    gap = ours.quantile(quantiles, dim=0) - theirs.float().quantile(quantiles, dim=0)
     assert gap.abs().max() < 0.05 * max(width, height)
 
 
 def test_a_strip_gives_its_middle() -> None:
     # No shape of ratio <= 1.33 and area >= 0.4 fits into 10:1, so the largest centred one is taken.
-    assert random_box(1000, 100, generator(0), (0.4, 1.0), (0.75, 1.33)) == pytest.approx(
-        (433.5, 0, 566.5, 100)
-    )
-    assert random_box(75, 1000, generator(0), (0.4, 1.0), (0.75, 1.33)) == pytest.approx((0, 450, 75, 550))
+    # 1.33 x 100 = 133 wide in the middle of 1000, and 75 / 0.75 = 100 high in the middle of 1000.
+    wide = random_box(1000, 100, generator(0), (0.4, 1.0), (0.75, 1.33))
+    assert wide == pytest.approx((433.5, 0, 566.5, 100), abs=0.5)
+    assert random_box(75, 1000, generator(0), (0.4, 1.0), (0.75, 1.33)) == (0, 450, 75, 550)
 
 
 def test_a_picture_decoded_smaller_gives_the_same_part() -> None:

@@ -1,17 +1,17 @@
 """The two forms in which a picture enters the network: plain and augmented (paper, implementation details).
 
-Views are uint8 tensors: normalising belongs to the network, which knows its own mean and deviation.
+Views are uint8 tensors: normalising belongs to the network, which knows its own mean and deviation. They are
+resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or two at a third of the time.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-
-from insclr.data.decode import Box
+from torch.nn import functional
 
 Fit = Literal["square", "longest"]
 
@@ -19,22 +19,27 @@ Fit = Literal["square", "longest"]
 _ATTEMPTS = 10
 
 
-def plain_view(image: Image.Image, size: int, fit: Fit = "square") -> Tensor:
+def to_pixels(image: Image.Image) -> Tensor:
+    """The picture as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> Tensor:
     """The whole picture, only resized (bicubic, antialiased): uint8 (3, H, W).
 
     "square" squashes it to size x size, so that views stack into a batch; "longest" keeps the aspect and
     gives the longest side `size`. Small pictures are enlarged.
     """
+    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
+    _, height, width = pixels.shape
     if fit == "square":
-        target = (size, size)
-    else:
-        scale = size / max(image.size)
-        target = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return _to_tensor(np.asarray(image.resize(target, Image.Resampling.BICUBIC)))
+        return resized(pixels, size, size)
+    scale = size / max(height, width)
+    return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
 
 
 def augmented_view(
-    image: Image.Image,
+    image: Image.Image | Tensor,
     size: int,
     generator: torch.Generator,
     scale: tuple[float, float] = (0.4, 1.0),
@@ -45,11 +50,12 @@ def augmented_view(
 
     All chance comes from `generator`, of which every call takes the same number of draws.
     """
+    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
+    _, height, width = pixels.shape
     mirrored = float(torch.rand((), generator=generator)) < flip
-    box = random_box(image.width, image.height, generator, scale, ratio)
-    # Crop and resize in one call: the crop is never copied, and its edges need not fall on whole pixels.
-    pixels = np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))  # (size, size, 3)
-    return _to_tensor(pixels[:, ::-1] if mirrored else pixels)
+    left, top, right, bottom = random_box(width, height, generator, scale, ratio)
+    view = resized(pixels[:, top:bottom, left:right], size, size)
+    return view.flip(2) if mirrored else view
 
 
 def random_box(
@@ -58,12 +64,12 @@ def random_box(
     generator: torch.Generator,
     scale: tuple[float, float],
     ratio: tuple[float, float],
-) -> Box:
-    """Where a random resized crop is taken: left, top, right, bottom, in fractions of pixels.
+) -> tuple[int, int, int, int]:
+    """Where a random resized crop is taken: left, top, right, bottom in pixels.
 
     Area uniform in `scale` times the picture's, width / height log-uniform in `ratio`, place uniform: the
-    distribution of the usual random resized crop, whose library versions draw from the global generator and
-    round to whole pixels. Without rounding, a picture decoded at half size gives the same part.
+    distribution of torchvision's RandomResizedCrop, which can draw from the global generator only. The same
+    draws take the same part of a picture whatever the size it was decoded at.
     """
     low, high = (math.log(r) for r in ratio)
     for area, shape, x, y in torch.rand(_ATTEMPTS, 4, generator=generator).tolist():
@@ -71,14 +77,20 @@ def random_box(
         aspect = math.exp(low + shape * (high - low))
         w, h = math.sqrt(part * aspect), math.sqrt(part / aspect)
         if w <= width and h <= height:
-            left, top = x * (width - w), y * (height - h)
-            # The sum may pass the edge by a rounding error, which the resizer refuses.
-            return left, top, min(left + w, width), min(top + h, height)
+            return _whole_pixels(x * (width - w), y * (height - h), w, h)
     aspect = min(max(width / height, ratio[0]), ratio[1])
     w, h = min(float(width), height * aspect), min(float(height), width / aspect)
-    left, top = (width - w) / 2, (height - h) / 2
-    return left, top, min(left + w, width), min(top + h, height)
+    return _whole_pixels((width - w) / 2, (height - h) / 2, w, h)
 
 
-def _to_tensor(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())  # (3, H, W)
+def resized(pixels: Tensor, height: int, width: int) -> Tensor:
+    """Bicubic, antialiased resize of uint8 (3, H, W) to (3, height, width)."""
+    if pixels.shape[1:] == (height, width):
+        return pixels.clone()
+    target = (height, width)
+    return functional.interpolate(pixels[None], size=target, mode="bicubic", antialias=True)[0]
+
+
+def _whole_pixels(left: float, top: float, width: float, height: float) -> tuple[int, int, int, int]:
+    x, y = round(left), round(top)
+    return x, y, max(x + 1, round(left + width)), max(y + 1, round(top + height))
