@@ -1,0 +1,42 @@
+"""Stores: durable rows with vectors, embedded (a folder) or in a Milvus cluster (an address)."""
+
+from pathlib import Path
+
+from insclr.retrieval.store.local import LocalStore
+from insclr.retrieval.store.milvus import MilvusStore
+from insclr.retrieval.store.rows import Neighbours, Picture, Row, Store, StoreInfo
+from insclr.retrieval.store.where import Condition, parse_where
+
+__all__ = [
+    "Condition",
+    "Neighbours",
+    "Picture",
+    "Row",
+    "Store",
+    "StoreInfo",
+    "create_store",
+    "open_store",
+    "parse_where",
+]
+
+
+def open_store(uri: str | Path) -> Store:
+    """Open a store: a folder, or Milvus (`http://host:19530/NAME`, or a Milvus Lite file `NAME.db`)."""
+    return MilvusStore(str(uri)) if _is_milvus(uri) else LocalStore(Path(uri))
+
+
+def create_store(uri: str | Path, info: StoreInfo) -> Store:
+    """Open a store for writing, making it where there is none; UserError when it is another model's."""
+    store: Store = (
+        MilvusStore.create(str(uri), info) if _is_milvus(uri) else LocalStore.create(Path(uri), info)
+    )
+    try:
+        store.info.refuse_other_model(info.fingerprint, store.uri)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _is_milvus(uri: str | Path) -> bool:
+    return "://" in str(uri) or str(uri).endswith(".db")

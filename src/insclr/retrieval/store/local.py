@@ -1,0 +1,281 @@
+"""The embedded store: a folder with a SQLite database of rows and vectors, searched in memory beside it."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.errors import UserError
+from insclr.retrieval.store.lock import only_writer
+from insclr.retrieval.store.nearest import NearestRows
+from insclr.retrieval.store.rows import Ids, Neighbours, Picture, Row, StoreInfo, Vectors, check_vectors
+from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
+
+_ROWS = "rows.sqlite"
+_OWN_FILES = {_ROWS, f"{_ROWS}-wal", f"{_ROWS}-shm", "writer.lock", "cache"}
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pictures (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    hash TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    columns TEXT NOT NULL,  -- JSON, the values as the CSV has them
+    numbers TEXT NOT NULL,  -- JSON, those of them that are numbers
+    vector BLOB NOT NULL    -- half precision
+);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
+INSERT OR IGNORE INTO notes VALUES ('version', '0');
+"""
+_UPSERT = """
+INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
+    columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
+"""
+_PICTURE = "SELECT id, path, hash, size, mtime, columns FROM pictures"
+_KEPT_FILTERS = 32
+# A reader beside a busy writer spends at most about this share of its time on reloading the rows.
+_RELOAD_SHARE = 0.2
+
+
+class LocalStore:
+    """Rows in `folder/rows.sqlite` (write-ahead log: readers beside one writer), searched in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open an existing store; UserError when there is none."""
+        if not (folder / _ROWS).is_file():
+            raise UserError(
+                f"no store at {folder}: make one with `insclr index MODEL IMAGES --store {folder}`"
+            )
+        self.uri = str(folder)
+        self.cache = folder / "cache"
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._nearest: NearestRows | None = None
+        self._loaded_version = ""
+        self._load_again_at = 0.0
+        self._filters: dict[Condition, NDArray[np.bool_]] = {}
+        self._rows = _connect(folder / _ROWS)
+        self.info = self._read_info()
+
+    @classmethod
+    def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
+        """Open the store in `folder`, making it first where there is none."""
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file: a store is a folder")
+        if not (folder / _ROWS).exists() and folder.exists():
+            foreign = [path.name for path in folder.iterdir() if path.name not in _OWN_FILES]
+            if foreign:
+                raise UserError(
+                    f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = _connect(folder / _ROWS)
+        rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        text = json.dumps(
+            {"model": info.model, "fingerprint": info.fingerprint, "dim": info.dim, "root": str(info.root)}
+        )
+        rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (text,))
+        rows.close()
+        return cls(folder)
+
+    def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
+        """Be the only writer; UserError when another one is still busy after `wait` seconds."""
+        return only_writer(self._folder / "writer.lock", wait)
+
+    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
+        halves = check_vectors(vectors, len(pictures), self.info.dim).astype("<f2")
+        with self._transaction(pictures) as rows:
+            rows.executemany(
+                _UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(pictures, halves, strict=True)]
+            )
+
+    def update(self, pictures: Sequence[Picture]) -> None:
+        """Change everything but the vector of rows that exist."""
+        statement = (
+            "UPDATE pictures SET hash = ?, size = ?, mtime = ?, columns = ?, numbers = ? WHERE path = ?"
+        )
+        with self._transaction(pictures) as rows:
+            rows.executemany(statement, [(*_values(one)[1:], one.path) for one in pictures])
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove the rows of these paths; paths that have none are ignored."""
+        with self._transaction() as rows:
+            rows.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in paths])
+
+    def pictures(self) -> dict[str, Row]:
+        """Every row by its path."""
+        return {row.picture.path: row for row in map(_row, self._select(_PICTURE))}
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids in this order; ids that are gone are left out."""
+        found: dict[int, Row] = {}
+        for start in range(0, len(ids), 500):
+            part = [int(one) for one in ids[start : start + 500]]
+            places = ",".join("?" * len(part))
+            found |= {
+                row.id: row for row in map(_row, self._select(f"{_PICTURE} WHERE id IN ({places})", part))
+            }
+        return [found[int(one)] for one in ids if int(one) in found]
+
+    def ids(self) -> Ids:
+        """Every id, ascending."""
+        return self._loaded().ids
+
+    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+        """The vectors of these ids in this order; KeyError when one is gone."""
+        return self._loaded().vectors(np.asarray(ids, dtype=np.int64))
+
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self._select("SELECT count(*) FROM pictures")[0][0])
+
+    def columns(self) -> list[str]:
+        """The names of the user's own columns, sorted."""
+        names: list[str] = json.loads(self.note("columns") or "[]")
+        return names
+
+    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+        """The `top` nearest rows of every query, among those that meet `where`."""
+        nearest = self._loaded()
+        return nearest.search(queries, top, None if where is None else self._allowed(nearest, where))
+
+    def note(self, name: str) -> str | None:
+        """A text kept with the rows."""
+        found = self._select("SELECT text FROM notes WHERE name = ?", [name])
+        return str(found[0][0]) if found else None
+
+    def set_note(self, name: str, text: str) -> None:
+        """Keep a text under this name."""
+        with self._lock, self._rows:
+            self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
+
+    def version(self) -> str:
+        """Changes whenever the rows change."""
+        return self.note("version") or "0"
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._rows.close()
+
+    def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._rows.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _transaction(self, pictures: Sequence[Picture] = ()) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._rows:
+            self._rows.execute("BEGIN IMMEDIATE")
+            yield self._rows
+            self._keep_column_names(pictures)
+            self._rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
+        self._load_again_at = 0.0
+
+    def _keep_column_names(self, pictures: Sequence[Picture]) -> None:
+        known = self.columns()
+        names = sorted({*known, *(name for one in pictures for name in one.columns)})
+        if names != known:
+            self._rows.execute("INSERT OR REPLACE INTO notes VALUES ('columns', ?)", (json.dumps(names),))
+
+    def _read_info(self) -> StoreInfo:
+        try:
+            found = json.loads(self.note("info") or "")
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise UserError(
+                f"{self._folder / _ROWS} is not a store of insclr ({error}): index into a new one"
+            ) from error
+        return StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+
+    def _loaded(self) -> NearestRows:
+        version = self.version()
+        if self._nearest is not None and version == self._loaded_version:
+            return self._nearest
+        with self._lock:
+            if self._nearest is None or time.monotonic() >= self._load_again_at:
+                began = time.monotonic()
+                version = self.version()
+                found = self._select("SELECT id, vector FROM pictures ORDER BY id")
+                ids = np.array([row[0] for row in found], dtype=np.int64)  # (rows,)
+                halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
+                vectors = halves.reshape(len(ids), self.info.dim)
+                self._nearest = NearestRows(ids, vectors, self.cache / f"coarse-{version}.faiss")
+                self._loaded_version = version
+                self._filters.clear()
+                took = time.monotonic() - began
+                self._load_again_at = time.monotonic() + took / _RELOAD_SHARE
+            return self._nearest
+
+    def _allowed(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:
+        with self._lock:
+            if nearest is self._nearest and where in self._filters:
+                return self._filters[where]
+            statement, values = to_sql(where)
+            met = [row[0] for row in self._select(f"SELECT id FROM pictures WHERE {statement}", values)]
+            allowed = np.isin(nearest.ids, np.array(met, dtype=np.int64))
+            if nearest is self._nearest:
+                self._filters[where] = allowed
+                if len(self._filters) > _KEPT_FILTERS:
+                    self._filters.pop(next(iter(self._filters)))
+            return allowed
+
+
+def to_sql(where: Condition) -> tuple[str, list[object]]:
+    """A condition as SQL with its values apart: every name and value is a parameter."""
+    if isinstance(where, Compare):
+        number = isinstance(where.value, float)
+        source, values = _column("numbers" if number else "columns", where.column)
+        if where.column == "path" and number:
+            return "0", []
+        return f"COALESCE({source} {where.sign} ?, 0)", [*values, where.value]
+    if isinstance(where, Contains):
+        source, values = _column("columns", where.column)
+        return f"COALESCE(instr({source}, ?) > 0, 0)", [*values, where.text]
+    if isinstance(where, Not):
+        inner, values = to_sql(where.condition)
+        return f"NOT ({inner})", values
+    parts = [to_sql(one) for one in where.conditions]
+    joint = " AND " if isinstance(where, Every) else " OR "
+    return joint.join(f"({text})" for text, _ in parts), [value for _, values in parts for value in values]
+
+
+def _column(source: str, name: str) -> tuple[str, list[object]]:
+    if name == "path":
+        return "path", []
+    return f"(SELECT value FROM json_each({source}) WHERE key = ?)", [name]
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    try:
+        rows = sqlite3.connect(file, timeout=30, check_same_thread=False, isolation_level=None)
+        rows.execute("PRAGMA journal_mode = WAL")
+        rows.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"{file} cannot be opened as a store ({error})") from error
+    return rows
+
+
+def _values(picture: Picture) -> tuple[str, str, int, int, str, str]:
+    columns: Mapping[str, str] = picture.columns
+    numbers = {name: number for name, text in columns.items() if (number := number_of(text)) is not None}
+    return (
+        picture.path,
+        picture.hash,
+        picture.size,
+        picture.mtime,
+        json.dumps(dict(columns), ensure_ascii=False),
+        json.dumps(numbers),
+    )
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    id_, path, hash_, size, mtime, columns = values
+    return Row(id_, Picture(path, hash_, size, mtime, json.loads(columns)))

@@ -1,0 +1,309 @@
+"""The cluster store: the same rows in a Milvus server, reached by its address."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from insclr.errors import UserError
+from insclr.retrieval.store.rows import Ids, Neighbours, Picture, Row, StoreInfo, Vectors, check_vectors
+from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
+
+_PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
+_PATH_BYTES = 4096
+_PART = 1000  # rows in one message: below the server's 64 MB with room to spare
+_TIMEOUT = 10.0
+
+
+class MilvusStore:
+    """Rows in the collection named by the address (`http://host:19530/NAME`, NAME is `insclr` when left out).
+
+    The id of a row is made from its path, so writing a row twice, or from two machines, leaves one row.
+    """
+
+    def __init__(self, uri: str) -> None:
+        """Open an existing store; UserError when the server or the collection cannot be reached."""
+        self.uri = uri
+        self._client, self._name = _connect(uri)
+        with _speaking(uri):
+            if not self._client.has_collection(self._name) or not self._client.has_collection(self._notes):
+                raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
+            self._client.load_collection(self._name)
+            self._client.load_collection(self._notes)
+        found = json.loads(self.note("info") or "null")
+        if found is None:
+            raise UserError(f"the store at {uri} was left half made: run `insclr index` again")
+        self.info = StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+        self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+
+    @classmethod
+    def create(cls, uri: str, info: StoreInfo) -> "MilvusStore":
+        """Open the store at `uri`, making its collections first where there are none."""
+        client, name = _connect(uri)
+        with _speaking(uri):
+            if not client.has_collection(name):
+                _create_pictures(client, name, info.dim)
+            if not client.has_collection(f"{name}_notes"):
+                _create_notes(client, f"{name}_notes")
+            if not client.get(f"{name}_notes", ids=["info"], output_fields=["text"]):
+                text = json.dumps(
+                    {
+                        "model": info.model,
+                        "fingerprint": info.fingerprint,
+                        "dim": info.dim,
+                        "root": str(info.root),
+                    }
+                )
+                client.upsert(f"{name}_notes", [{"name": "info", "text": text, "unused": [0.0, 0.0]}])
+        client.close()
+        return cls(uri)
+
+    @property
+    def _notes(self) -> str:
+        return f"{self._name}_notes"
+
+    def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing to hold: writes of the same row are the same write, from wherever they come."""
+        return nullcontext()
+
+    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
+        vectors = check_vectors(vectors, len(pictures), self.info.dim)
+        rows = [_entity(one) | {"vector": vector} for one, vector in zip(pictures, vectors, strict=True)]
+        with _speaking(self.uri):
+            for start in range(0, len(rows), _PART):
+                self._client.upsert(self._name, rows[start : start + _PART])
+        self._changed(pictures)
+
+    def update(self, pictures: Sequence[Picture]) -> None:
+        """Change everything but the vector of rows that exist."""
+        existing = {row.id for row in self.rows([id_of(one.path) for one in pictures])}
+        pictures = [one for one in pictures if id_of(one.path) in existing]
+        if pictures:
+            self.upsert(pictures, self.vectors([id_of(one.path) for one in pictures]))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove the rows of these paths; paths that have none are ignored."""
+        with _speaking(self.uri):
+            for start in range(0, len(paths), _PART):
+                self._client.delete(self._name, ids=[id_of(path) for path in paths[start : start + _PART]])
+        self._changed([])
+
+    def pictures(self) -> dict[str, Row]:
+        """Every row by its path."""
+        return {row.picture.path: row for row in map(_row, self._every(_PICTURE))}
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids in this order; ids that are gone are left out."""
+        found = {row.id: row for row in map(_row, self._get(ids, _PICTURE))}
+        return [found[int(one)] for one in ids if int(one) in found]
+
+    def ids(self) -> Ids:
+        """Every id, ascending."""
+        return np.sort(np.array([row["id"] for row in self._every(["id"])], dtype=np.int64))
+
+    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+        """The vectors of these ids in this order; KeyError when one is gone."""
+        found = {row["id"]: row["vector"] for row in self._get(ids, ["id", "vector"])}
+        return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
+
+    def count(self) -> int:
+        """How many rows there are."""
+        with _speaking(self.uri):
+            found = self._client.query(
+                self._name,
+                filter="",
+                output_fields=["count(*)"],
+                consistency_level="Strong",
+                timeout=_TIMEOUT,
+            )
+        return int(found[0]["count(*)"])
+
+    def columns(self) -> list[str]:
+        """The names of the user's own columns, sorted."""
+        names: list[str] = json.loads(self.note("columns") or "[]")
+        return names
+
+    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+        """The `top` nearest rows of every query, among those that meet `where`."""
+        ids = np.full((len(queries), top), -1, dtype=np.int64)
+        similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
+        with _speaking(self.uri):
+            answers = self._client.search(
+                self._name,
+                data=[query.tolist() for query in np.asarray(queries, dtype=np.float32)],
+                limit=top,
+                filter="" if where is None else to_expression(where),
+                search_params={"metric_type": "COSINE", "params": {"ef": max(256, 4 * top)}},
+                consistency_level="Strong",
+                timeout=_TIMEOUT,
+            )
+        for place, hits in enumerate(answers):
+            ids[place, : len(hits)] = [hit["id"] for hit in hits]
+            similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
+        return Neighbours(ids, similarities)
+
+    def note(self, name: str) -> str | None:
+        """A text kept with the rows."""
+        with _speaking(self.uri):
+            found = self._client.get(self._notes, ids=[name], output_fields=["text"], timeout=_TIMEOUT)
+        return str(found[0]["text"]) if found else None
+
+    def set_note(self, name: str, text: str) -> None:
+        """Keep a text under this name."""
+        with _speaking(self.uri):
+            self._client.upsert(self._notes, [{"name": name, "text": text, "unused": [0.0, 0.0]}])
+
+    def version(self) -> str:
+        """Changes whenever the rows change."""
+        return self.note("version") or "0"
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._client.close()
+
+    def _changed(self, pictures: Sequence[Picture]) -> None:
+        known = self.columns()
+        names = sorted({*known, *(name for one in pictures for name in one.columns)})
+        if names != known:
+            self.set_note("columns", json.dumps(names))
+        self.set_note("version", str(int(self.version()) + 1))
+
+    def _get(self, ids: Sequence[int] | Ids, fields: list[str]) -> Iterator[dict[str, Any]]:
+        with _speaking(self.uri):
+            for start in range(0, len(ids), _PART):
+                part = [int(one) for one in ids[start : start + _PART]]
+                yield from self._client.get(self._name, ids=part, output_fields=fields, timeout=_TIMEOUT)
+
+    def _every(self, fields: list[str]) -> Iterator[dict[str, Any]]:
+        with _speaking(self.uri):
+            pages = self._client.query_iterator(self._name, batch_size=_PART, output_fields=fields)
+            while page := pages.next():
+                yield from page
+            pages.close()
+
+
+def id_of(path: str) -> int:
+    """The id of the row of a path: 63 bits of a hash (a clash among ten million paths: 1 in 180,000)."""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def to_expression(where: Condition) -> str:
+    """A condition in Milvus' filter language; every name and value goes through JSON quoting.
+
+    Milvus cannot quote % and _ in a pattern: `contains` takes them for "anything" and "any letter" here.
+    """
+    if isinstance(where, Compare):
+        number = isinstance(where.value, float)
+        if where.column == "path" and number:
+            return "id < 0"
+        sign = "==" if where.sign == "=" else where.sign
+        return _present("numbers" if number else "columns", where.column, f"{sign} {json.dumps(where.value)}")
+    if isinstance(where, Contains):
+        return _present("columns", where.column, f"like {json.dumps(f'%{where.text}%')}")
+    if isinstance(where, Not):
+        return f"not ({to_expression(where.condition)})"
+    joint = " and " if isinstance(where, Every) else " or "
+    return joint.join(f"({to_expression(one)})" for one in where.conditions)
+
+
+def _present(source: str, name: str, test: str) -> str:
+    if name == "path":
+        return f"path {test}"
+    # Without `exists` a missing value makes the test neither true nor false, and `not` of that is not true.
+    column = f"{source}[{json.dumps(name)}]"
+    return f"(exists {column} and {column} {test})"
+
+
+def _entity(picture: Picture) -> dict[str, Any]:
+    if len(picture.path.encode()) > _PATH_BYTES:
+        raise UserError(
+            f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {picture.path[:80]}..."
+        )
+    numbers = {
+        name: number for name, text in picture.columns.items() if (number := number_of(text)) is not None
+    }
+    return {
+        "id": id_of(picture.path),
+        "path": picture.path,
+        "hash": picture.hash,
+        "size": picture.size,
+        "mtime": picture.mtime,
+        "columns": dict(picture.columns),
+        "numbers": numbers,
+    }
+
+
+def _row(entity: dict[str, Any]) -> Row:
+    columns = entity["columns"]
+    picture = Picture(
+        entity["path"],
+        entity["hash"],
+        int(entity["size"]),
+        int(entity["mtime"]),
+        json.loads(columns) if isinstance(columns, str) else columns,
+    )
+    return Row(int(entity["id"]), picture)
+
+
+def _connect(uri: str) -> tuple[Any, str]:
+    try:
+        from pymilvus import MilvusClient
+    except ImportError:
+        raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
+    # Its own log repeats, with a traceback, every error that is raised to us anyway.
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    server, name = uri, "insclr"
+    if "://" in uri:
+        parts = urlsplit(uri)
+        server, name = f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "insclr"
+    if not name.isidentifier():
+        raise UserError(f"{name!r} cannot name a Milvus collection: letters, digits and _ only")
+    with _speaking(uri):
+        return MilvusClient(uri=server, timeout=_TIMEOUT), name
+
+
+@contextmanager
+def _speaking(uri: str) -> Iterator[None]:
+    from pymilvus.exceptions import MilvusException
+
+    try:
+        yield
+    except MilvusException as error:
+        raise UserError(f"Milvus at {uri} does not answer as it should: {error.message or error}") from error
+
+
+def _create_pictures(client: Any, name: str, dim: int) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("id", DataType.INT64, is_primary=True)
+    schema.add_field("path", DataType.VARCHAR, max_length=_PATH_BYTES)
+    schema.add_field("hash", DataType.VARCHAR, max_length=128)
+    schema.add_field("size", DataType.INT64)
+    schema.add_field("mtime", DataType.INT64)
+    schema.add_field("columns", DataType.JSON)
+    schema.add_field("numbers", DataType.JSON)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
+    index = client.prepare_index_params()
+    parameters = {"M": 32, "efConstruction": 200}
+    index.add_index("vector", index_type="HNSW", metric_type="COSINE", params=parameters)
+    client.create_collection(name, schema=schema, index_params=index)
+
+
+def _create_notes(client: Any, name: str) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("name", DataType.VARCHAR, is_primary=True, max_length=64)
+    schema.add_field("text", DataType.VARCHAR, max_length=65535)
+    schema.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # a collection must have a vector
+    index = client.prepare_index_params()
+    index.add_index("unused", index_type="FLAT", metric_type="L2")
+    client.create_collection(name, schema=schema, index_params=index)

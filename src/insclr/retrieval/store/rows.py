@@ -1,0 +1,128 @@
+"""What a store holds and what every engine of it can do."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.errors import UserError
+from insclr.retrieval.store.where import Condition
+
+Vectors = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store is about: whose vectors it holds and which folder its relative paths start from."""
+
+    model: str  # what `resolve_model` takes: run folder, model file or pretrained:NAME
+    fingerprint: str
+    dim: int
+    root: Path
+
+    def refuse_other_model(self, fingerprint: str, uri: str) -> None:
+        """Vectors of two models cannot be compared: raise UserError unless the fingerprint is ours."""
+        if fingerprint != self.fingerprint:
+            raise UserError(
+                f"store {uri} holds vectors of another model ({self.model}, fingerprint "
+                f"{self.fingerprint[:12]}; yours is {fingerprint[:12]}): use that model, "
+                "or index into a new store"
+            )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One indexed file: where it is, which content was embedded, and the user's own columns."""
+
+    path: str  # posix, relative to the store's root; absolute when outside of it
+    hash: str
+    size: int  # bytes
+    mtime: int  # nanoseconds
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A picture as the store knows it, without its vector."""
+
+    id: int
+    picture: Picture
+
+
+class Neighbours(NamedTuple):
+    """The most similar rows of every query, best first; -1 fills up where there are fewer than asked."""
+
+    ids: Ids  # (queries, top)
+    similarities: Vectors  # (queries, top) cosine
+
+
+class Store(Protocol):
+    """Durable rows with a vector each, and the search for the nearest ones.
+
+    Every write is one transaction: after a crash a batch is there as a whole or not at all. A path has one
+    row.
+    """
+
+    uri: str
+    info: StoreInfo
+    cache: Path  # a folder for what can be made again (thumbnails)
+
+    def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
+        """Be the only writer; UserError when another one is still busy after `wait` seconds."""
+
+    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
+
+    def update(self, pictures: Sequence[Picture]) -> None:
+        """Change everything but the vector of rows that exist."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove the rows of these paths; paths that have none are ignored."""
+
+    def pictures(self) -> dict[str, Row]:
+        """Every row by its path."""
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids in this order; ids that are gone are left out."""
+
+    def ids(self) -> Ids:
+        """Every id, ascending."""
+
+    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+        """The vectors of these ids in this order; KeyError when one is gone."""
+
+    def count(self) -> int:
+        """How many rows there are."""
+
+    def columns(self) -> list[str]:
+        """The names of the user's own columns, sorted."""
+
+    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+        """The `top` nearest rows of every query, among those that meet `where`."""
+
+    def note(self, name: str) -> str | None:
+        """A text kept with the rows (the calibration, for one)."""
+
+    def set_note(self, name: str, text: str) -> None:
+        """Keep a text under this name."""
+
+    def version(self) -> str:
+        """Changes whenever the rows change."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+def check_vectors(vectors: Vectors, count: int, dim: int) -> Vectors:
+    """The rows' vectors as float32, after checking that they are `count` unit vectors of `dim` numbers."""
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    if vectors.shape != (count, dim):
+        raise ValueError(f"{count} vectors of {dim} numbers expected, got an array of {vectors.shape}")
+    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-2):
+        raise ValueError("vectors of unit length expected")
+    return vectors

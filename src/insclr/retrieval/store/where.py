@@ -1,0 +1,228 @@
+"""The filter language of `--where`: comparisons of columns joined by and, or, not and brackets.
+
+    year >= 2015 and (brand = 'acme' or brand in ('foo', 'bar')) and not path contains 'test'
+
+A number on the right compares numbers, anything else compares text exactly as the CSV has it. A row without a
+value never meets a comparison. The text is parsed here into a tree; every engine turns the tree into its own
+query with the values passed as values, so nothing a client writes is ever executed.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from insclr.errors import UserError
+
+_MAX_LENGTH = 2000
+_MAX_DEPTH = 30
+_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]))
+    | (?P<text>'(?:[^']|'')*' | "(?:[^"]|"")*")
+    | (?P<sign><=|>=|!=|==|=|<|>|\(|\)|,)
+    | (?P<word>[^\s'"<>=!(),]+)
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """`column sign value`, the sign being one of = < <= > >=."""
+
+    column: str
+    sign: str
+    value: str | float
+
+
+@dataclass(frozen=True)
+class Contains:
+    """The column's text holds `text` (case matters)."""
+
+    column: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Not:
+    """The condition is not met."""
+
+    condition: "Condition"
+
+
+@dataclass(frozen=True)
+class Every:
+    """All conditions are met."""
+
+    conditions: tuple["Condition", ...]
+
+
+@dataclass(frozen=True)
+class Some:
+    """At least one condition is met."""
+
+    conditions: tuple["Condition", ...]
+
+
+Condition = Compare | Contains | Not | Every | Some
+
+
+def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
+    """The tree of a filter text, None for a blank one; UserError for what cannot be understood.
+
+    `columns` are the names the store knows besides `path`.
+    """
+    if not text.strip():
+        return None
+    if len(text) > _MAX_LENGTH:
+        raise UserError(f"the filter has {len(text)} characters: {_MAX_LENGTH} are allowed")
+    parser = _Parser(_tokens(text), ("path", *columns))
+    condition = parser.some(0)
+    parser.expect_end()
+    return condition
+
+
+def columns_of(condition: Condition) -> set[str]:
+    """The columns a condition looks at."""
+    if isinstance(condition, Compare | Contains):
+        return {condition.column}
+    inner = (condition.condition,) if isinstance(condition, Not) else condition.conditions
+    return set().union(*(columns_of(one) for one in inner))
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise UserError(
+                f"filter not understood from here: {text[at:].strip()[:40]!r} (a quote left open?)"
+            )
+        kind = match.lastgroup or ""
+        value = match[kind]
+        if kind == "text":
+            value = value[1:-1].replace(value[0] * 2, value[0])
+        tokens.append((kind, value))
+        at = match.end()
+    return tokens
+
+
+class _Parser:
+    """Recursive descent, one method a rule.
+
+    some := every (or every)*; every := one (and one)*; one := not one | ( some ) | comparison
+    """
+
+    def __init__(self, tokens: list[tuple[str, str]], columns: tuple[str, ...]) -> None:
+        self.tokens = tokens
+        self.columns = columns
+        self.at = 0
+
+    def some(self, depth: int) -> Condition:
+        parts = [self.every(depth)]
+        while self.skip_word("or"):
+            parts.append(self.every(depth))
+        return parts[0] if len(parts) == 1 else Some(tuple(parts))
+
+    def every(self, depth: int) -> Condition:
+        parts = [self.one(depth)]
+        while self.skip_word("and"):
+            parts.append(self.one(depth))
+        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+
+    def one(self, depth: int) -> Condition:
+        if depth > _MAX_DEPTH:
+            raise UserError(f"the filter is nested deeper than {_MAX_DEPTH} levels")
+        if self.skip_word("not"):
+            return Not(self.one(depth + 1))
+        if self.skip_sign("("):
+            inner = self.some(depth + 1)
+            self.need_sign(")")
+            return inner
+        return self.comparison()
+
+    def comparison(self) -> Condition:
+        column = self.column()
+        if self.skip_word("in"):
+            return self.membership(column)
+        if self.skip_word("contains"):
+            return Contains(column, self.text_as_written())
+        kind, sign = self.next("a comparison such as = or >=")
+        sign = "=" if sign == "==" else sign
+        if kind != "sign" or sign not in _COMPARISONS:
+            raise UserError(
+                f"after column {column!r} {' '.join(_COMPARISONS)} in or contains is expected, not {sign!r}"
+            )
+        value = self.value()
+        return Not(Compare(column, "=", value)) if sign == "!=" else Compare(column, sign, value)
+
+    def membership(self, column: str) -> Condition:
+        self.need_sign("(")
+        parts: list[Condition] = [Compare(column, "=", self.value())]
+        while self.skip_sign(","):
+            parts.append(Compare(column, "=", self.value()))
+        self.need_sign(")")
+        return Some(tuple(parts))
+
+    def column(self) -> str:
+        kind, name = self.next("a column name")
+        if kind not in ("word", "text", "number"):
+            raise UserError(f"a column name is expected in the filter where {name!r} stands")
+        if name not in self.columns:
+            raise UserError(f"no column {name!r} in this store; it has: {', '.join(self.columns)}")
+        return name
+
+    def value(self) -> str | float:
+        kind, value = self.next("a value")
+        if kind == "sign":
+            raise UserError(f"a value is expected in the filter where {value!r} stands")
+        if kind == "number" and not math.isfinite(float(value)):
+            raise UserError(f"the number {value} in the filter is too large")
+        return float(value) if kind == "number" else value
+
+    def text_as_written(self) -> str:
+        kind, value = self.next("a text")
+        if kind == "sign":
+            raise UserError(f"a text is expected in the filter where {value!r} stands")
+        return value
+
+    def next(self, expected: str) -> tuple[str, str]:
+        if self.at == len(self.tokens):
+            raise UserError(f"the filter ends where {expected} is expected")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def skip_word(self, word: str) -> bool:
+        return self._skip("word", word)
+
+    def skip_sign(self, sign: str) -> bool:
+        return self._skip("sign", sign)
+
+    def need_sign(self, sign: str) -> None:
+        if not self.skip_sign(sign):
+            raise UserError(f"{sign!r} is expected in the filter {self._place()}")
+
+    def expect_end(self) -> None:
+        if self.at != len(self.tokens):
+            raise UserError(f"'and' or 'or' is expected in the filter {self._place()}")
+
+    def _skip(self, kind: str, value: str) -> bool:
+        here = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
+        if here[0] == kind and here[1].lower() == value:
+            self.at += 1
+            return True
+        return False
+
+    def _place(self) -> str:
+        return f"where {self.tokens[self.at][1]!r} stands" if self.at < len(self.tokens) else "at its end"
+
+
+def number_of(text: str) -> float | None:
+    """The number a CSV value spells, None when it is not one (or not finite)."""
+    if not re.fullmatch(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?\s*", text, re.ASCII):
+        return None
+    number = float(text)
+    return number if math.isfinite(number) else None
