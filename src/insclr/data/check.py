@@ -1,0 +1,130 @@
+"""What a collection holds, and what is wrong with it: the work behind `insclr check`."""
+
+import hashlib
+import itertools
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from insclr.data.decode import BadImage, decode, read_header
+from insclr.data.images import ImageList
+from insclr.progress import progress_bar
+
+_CHUNK = 256  # images handed to the threads at once
+_T = TypeVar("_T")
+
+
+class SideStats(NamedTuple):
+    """Longest sides of the readable images, in pixels."""
+
+    smallest: int
+    median: int
+    largest: int
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of looking at every image of a collection."""
+
+    total: int
+    formats: Counter[str]  # of the readable images
+    sides: SideStats | None  # None when no image is readable
+    unreadable: tuple[tuple[str, str], ...]  # (path, reason), in the collection's order
+    duplicates: tuple[tuple[str, ...], ...]  # groups of readable images with the same bytes
+
+    @property
+    def usable(self) -> int:
+        """How many images are readable."""
+        return self.total - len(self.unreadable)
+
+    @property
+    def surplus(self) -> int:
+        """How many images could go without losing a picture."""
+        return sum(len(group) - 1 for group in self.duplicates)
+
+    def lines(self) -> list[str]:
+        """The text for a person: totals first, then one line for every unreadable image and every group."""
+        found = [f"{self.total} images: {self.usable} usable, {len(self.unreadable)} unreadable"]
+        if self.sides is not None:
+            formats = ", ".join(f"{count} {name}" for name, count in self.formats.most_common())
+            found.append(f"formats: {formats}")
+            smallest, median, largest = self.sides
+            found.append(f"longest side: {smallest} to {largest} px, median {median}")
+        groups = f" in {len(self.duplicates)} groups" if self.duplicates else ""
+        found.append(f"exact duplicates: {self.surplus}{groups}")
+        found += [f"unreadable: {path}: {reason}" for path, reason in self.unreadable]
+        return found + [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
+
+
+def check_images(images: ImageList, workers: int = 2) -> CheckReport:
+    """Decode every image once, with `workers` threads, and report what is there and what is unreadable."""
+    formats: Counter[str] = Counter()
+    sides: list[int] = []
+    unreadable: list[tuple[str, str]] = []
+    by_size: dict[int, list[int]] = defaultdict(list)
+    files = (images.file(i) for i in range(len(images)))
+    with progress_bar("checking", len(images)) as bar:
+        for i, seen in enumerate(_in_threads(_look, files, workers)):
+            if isinstance(seen, str):
+                unreadable.append((images.paths[i], seen))
+            else:
+                formats[seen.format] += 1
+                sides.append(seen.longest)
+                by_size[seen.bytes].append(i)
+            bar.advance(unreadable=len(unreadable))
+    stats = SideStats(min(sides), int(statistics.median(sides)), max(sides)) if sides else None
+    duplicates = _duplicates(images, by_size.values(), workers)
+    return CheckReport(len(images), formats, stats, tuple(unreadable), duplicates)
+
+
+class _Seen(NamedTuple):
+    format: str
+    longest: int
+    bytes: int
+
+
+def _look(file: Path) -> _Seen | str:
+    """What a readable file is, or the reason why it is not."""
+    try:
+        header = read_header(file)
+        decode(file, longest=1)  # all of the file is read, whatever the size of the picture made of it
+        return _Seen(header.format, max(header.width, header.height), file.stat().st_size)
+    except BadImage as bad:
+        return bad.reason
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _duplicates(
+    images: ImageList, same_size: Iterable[Sequence[int]], workers: int
+) -> tuple[tuple[str, ...], ...]:
+    """Groups of equal files; only files of equal size are read again."""
+    suspects = sorted(i for ids in same_size if len(ids) > 1 for i in ids)
+    groups: dict[str, list[int]] = defaultdict(list)
+    with progress_bar("comparing", len(suspects)) as bar:
+        digests = _in_threads(_digest, (images.file(i) for i in suspects), workers)
+        for i, digest in zip(suspects, digests, strict=True):
+            if digest is not None:
+                groups[digest].append(i)
+            bar.advance()
+    return tuple(tuple(images.paths[i] for i in ids) for ids in groups.values() if len(ids) > 1)
+
+
+def _digest(file: Path) -> str | None:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _in_threads(function: Callable[[Path], _T], files: Iterable[Path], workers: int) -> Iterator[_T]:
+    """Results in order; decoding and hashing leave Python's lock, so threads do. Never more than a chunk waits."""
+    files = iter(files)
+    with ThreadPoolExecutor(max(1, workers)) as threads:
+        while chunk := list(itertools.islice(files, _CHUNK)):
+            yield from threads.map(function, chunk)

@@ -1,0 +1,70 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_files import photo
+
+from insclr.data import check as check_module
+from insclr.data.check import SideStats, check_images
+from insclr.data.images import list_images
+
+
+def test_one_line_for_every_bad_case(tmp_path: Path, bad_files: dict[str, str]) -> None:
+    for k in range(2):
+        photo(40, 30, seed=k).save(tmp_path / "bad" / f"good{k}.jpg")
+    (tmp_path / "bad" / "folder.jpg").mkdir()
+    names = sorted([p.name for p in (tmp_path / "bad").iterdir()] + ["never-was.jpg"])
+    (tmp_path / "list.txt").write_text("".join(f"bad/{name}\n" for name in names))
+    report = check_images(list_images(tmp_path / "list.txt"), workers=2)
+    expected = bad_files | {"folder.jpg": "a folder", "never-was.jpg": "file not found"}
+    assert (report.total, report.usable) == (len(expected) + 2, 2)
+    assert [path for path, _ in report.unreadable] == [f"bad/{name}" for name in sorted(expected)]
+    lines = report.lines()
+    for name, reason in expected.items():
+        assert sum(line.startswith(f"unreadable: bad/{name}: {reason}") for line in lines) == 1
+    assert lines[0] == f"{len(expected) + 2} images: 2 usable, {len(expected)} unreadable"
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_sizes_and_formats(tmp_path: Path, workers: int) -> None:
+    photo(100, 40).save(tmp_path / "a.jpg")
+    photo(30, 80).save(tmp_path / "b.jpg")
+    photo(300, 200).save(tmp_path / "c.png")
+    report = check_images(list_images(tmp_path), workers)
+    assert report.formats == {"JPEG": 2, "PNG": 1}
+    assert report.sides == SideStats(80, 100, 300)
+    assert report.unreadable == ()
+    assert "formats: 2 JPEG, 1 PNG" in report.lines()
+    assert "longest side: 80 to 300 px, median 100" in report.lines()
+
+
+def test_exact_duplicates_are_grouped(photos: Callable[..., Path]) -> None:
+    folder = photos(3)
+    (folder / "sub").mkdir()
+    shutil.copy(folder / "photo2.jpg", folder / "sub" / "copy.jpg")
+    shutil.copy(folder / "photo2.jpg", folder / "x.jpg")
+    # Equal in length only.
+    content = bytearray((folder / "photo3.jpg").read_bytes())
+    content[-3] ^= 1
+    (folder / "y.jpg").write_bytes(content)
+    report = check_images(list_images(folder), workers=2)
+    assert report.duplicates == (("photo2.jpg", "sub/copy.jpg", "x.jpg"),)
+    assert report.surplus == 2
+    assert "exact duplicates: 2 in 1 groups" in report.lines()
+    assert "duplicates: photo2.jpg = sub/copy.jpg = x.jpg" in report.lines()
+
+
+def test_nothing_usable_is_a_report_and_not_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    report = check_images(list_images(tmp_path), workers=1)
+    assert (report.usable, report.sides) == (0, None)
+    assert report.lines()[-1] == "unreadable: a.jpg: empty file (0 bytes)"
+
+
+def test_no_image_is_lost_between_chunks(
+    photos: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_module, "_CHUNK", 3)
+    report = check_images(list_images(photos(8)), workers=2)
+    assert report.formats == {"JPEG": 8}
