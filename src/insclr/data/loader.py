@@ -1,0 +1,225 @@
+"""Batches of training views, made by worker processes ahead of the network that eats them."""
+
+import hashlib
+import itertools
+import logging
+import shutil
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from insclr.data.cache import DecodedCache
+from insclr.data.decode import BadImage, decode
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.data.views import Fit, augmented_view, plain_view, to_pixels
+from insclr.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_PREFETCH = 2  # batches that each worker keeps ready
+_DRAWS = 64  # random replacements tried before every image is tried in turn
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class ViewSpec:
+    """Which views of every image a batch holds: its plain view or none, and so many augmented ones."""
+
+    plain_size: int = 512
+    augmented_size: int = 224
+    plain: bool = True
+    augmented: int = 1
+    fit: Fit = "square"
+
+    def __post_init__(self) -> None:
+        if self.fit != "square":
+            raise ValueError("views of different shapes do not stack: a batch takes fit='square' only")
+
+    @property
+    def longest(self) -> int:
+        """Longest side that pictures need for these views.
+
+        Half as much again as the largest view: then neither the smallest crop (0.63 of a side) nor squashing
+        a 3:2 photo has to enlarge.
+        """
+        plain = self.plain_size if self.plain else 0
+        return round(1.5 * max(plain, self.augmented_size if self.augmented else 0))
+
+    @property
+    def bytes_per_image(self) -> int:
+        """Size of all views of one image."""
+        plain = 3 * self.plain_size**2 if self.plain else 0
+        return plain + 3 * self.augmented_size**2 * self.augmented
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """Views of a batch of images, uint8, colours side by side in memory (channels last)."""
+
+    ids: Tensor  # (B,) int64: the images that are really there, after replacements
+    plain: Tensor | None  # (B, 3, plain_size, plain_size)
+    augmented: Tensor | None  # (V, B, 3, augmented_size, augmented_size)
+
+
+def view_batches(
+    images: ImageList,
+    batches: Iterable[list[int]],
+    views: ViewSpec,
+    *,
+    seed: int,
+    workers: int,
+    skipped: Skipped,
+    cache: DecodedCache | None = None,
+    first_batch: int = 0,
+    first_position: int = 0,
+) -> Iterator[ViewBatch]:
+    """Give the views of every batch of image ids, in order; `batches` may be endless and is read ahead.
+
+    Each image is decoded once for all its views. What is drawn depends on (seed, number of the batch, position
+    in it) alone: neither on the number of workers, nor on where a resumed run begins (`first_batch`), nor on
+    how a batch is split over processes (`first_position` of a part). An unreadable image goes to `skipped`,
+    and another one takes its place.
+    """
+    if cache is not None and cache.longest < views.longest:
+        raise ValueError(f"the cache keeps {cache.longest} px, these views need {views.longest}")
+    made = _Batches(images, views, seed, first_position, cache)
+    return _run(made, iter(batches), first_batch, workers, skipped)
+
+
+def _run(
+    made: "_Batches", batches: Iterator[list[int]], first_batch: int, workers: int, skipped: Skipped
+) -> Iterator[ViewBatch]:
+    first = next(batches, None)
+    if first is None:
+        return
+    workers = _affordable(workers, len(first) * made.views.bytes_per_image)
+    loader: DataLoader[_Made] = DataLoader(
+        made,
+        batch_size=None,
+        sampler=enumerate(itertools.chain([first], batches), start=first_batch),
+        num_workers=workers,
+        prefetch_factor=_PREFETCH if workers else None,
+        worker_init_fn=_begin_worker,
+        # Without a generator of its own, the loader would take a draw from the global one.
+        generator=torch.Generator(),
+    )
+    for batch, failures in loader:
+        for i, reason in failures:
+            skipped.add(made.images.paths[i], reason)
+        if batch is None:
+            raise UserError(
+                f"none of the {len(made.images)} images in {made.images.root} can be read. "
+                "`insclr check` tells the reason of each."
+            )
+        yield batch
+
+
+class _Made(NamedTuple):
+    """What a worker sends: the batch (None when no image at all can be read) and what it could not read."""
+
+    batch: ViewBatch | None
+    failures: list[tuple[int, str]]
+
+
+class _Batches(Dataset[_Made]):
+    """Makes the batch of a (number, ids) pair; lives in every worker."""
+
+    def __init__(
+        self, images: ImageList, views: ViewSpec, seed: int, first_position: int, cache: DecodedCache | None
+    ) -> None:
+        self.images = images
+        self.views = views
+        self.seed = seed
+        self.first_position = first_position
+        self.cache = cache
+        self.unreadable: dict[int, str] = {}  # so that no worker tries a broken file twice
+
+    def __getitem__(self, numbered: tuple[int, list[int]]) -> _Made:
+        number, wanted = numbered
+        views, ids, failures = self.views, list(wanted), list[tuple[int, str]]()
+        n, small, large = len(ids), views.augmented_size, views.plain_size
+        plain = torch.empty(n, large, large, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        augmented = torch.empty(views.augmented, n, small, small, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+        for position in range(n):
+            key = f"{self.seed} {number} {self.first_position + position}"
+            pixels = self._readable(position, ids, key, failures)
+            if pixels is None:
+                return _Made(None, failures)
+            if views.plain:
+                plain[position] = plain_view(pixels, large, views.fit)
+            generator = seeded(key)
+            for v in range(views.augmented):
+                augmented[v, position] = augmented_view(pixels, small, generator)
+        batch = ViewBatch(
+            torch.tensor(ids, dtype=torch.int64),
+            plain if views.plain else None,
+            augmented if views.augmented else None,
+        )
+        return _Made(batch, failures)
+
+    def _readable(
+        self, position: int, ids: list[int], key: str, failures: list[tuple[int, str]]
+    ) -> Tensor | None:
+        """Pixels of the image at `position`, or of the first replacement that is readable, noted in `ids`."""
+        candidates = itertools.chain([ids[position]], _replacements(len(self.images), ids, key))
+        for i in candidates:
+            if i not in self.unreadable:
+                try:
+                    pixels = self._pixels(i)
+                except BadImage as bad:
+                    self.unreadable[i] = bad.reason
+                else:
+                    ids[position] = i
+                    return pixels
+            failures.append((i, self.unreadable[i]))
+        return None
+
+    def _pixels(self, i: int) -> Tensor:
+        file = self.images.file(i)
+        if self.cache is not None:
+            return self.cache.pixels(file)
+        return to_pixels(decode(file, self.views.longest))
+
+
+def seeded(key: str) -> torch.Generator:
+    """A generator whose stream is its own for every key, however alike two keys are."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
+
+
+def _replacements(n: int, ids: list[int], key: str) -> Iterator[int]:
+    """Images to try in place of an unreadable one: chance picks first, those of the batch last."""
+    taken = set(ids)
+    draws = torch.randint(n, (_DRAWS,), generator=seeded(f"{key} replacement")).tolist()
+    for i in itertools.chain(draws, range(n)):
+        if i not in taken:
+            yield i
+    yield from sorted(taken)
+
+
+def _affordable(workers: int, batch_bytes: int) -> int:
+    """As many of the workers as shared memory has room for: containers often give little of it."""
+    if not workers or not _SHARED_MEMORY.is_dir():
+        return workers
+    room = int(0.9 * shutil.disk_usage(_SHARED_MEMORY).free / max(1, batch_bytes))  # batches
+    # Besides the batches in the queue, each worker makes one and the network holds one.
+    fitting = min(workers, max(0, room - 1) // (_PREFETCH + 1))
+    if fitting < workers:
+        logger.warning(
+            "%s has room for %d of %d workers' batches: using %d (in Docker, raise --shm-size)",
+            *(_SHARED_MEMORY, fitting, workers, fitting),
+        )
+    return fitting
+
+
+def _begin_worker(_: int) -> None:
+    # The cores belong to the network, and Ctrl-C to the main process, which ends its workers in order.
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
