@@ -40,6 +40,8 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
         class _RichBar:
             def advance(self, steps: int = 1, **shown: object) -> None:
                 text = "  ".join(f"{name} {value}" for name, value in shown.items())
-                progress.update(task, advance=steps, **({"shown": text} if shown else {}))
+                progress.advance(task, steps)
+                if shown:
+                    progress.update(task, shown=text)
 
         yield _RichBar()

@@ -245,12 +245,21 @@ def _build(kind: Any, table: Any, where: str) -> Any:
         if key == "rounds":
             if not isinstance(value, list) or not value:
                 raise UserError("Recipe: rounds must be a list of at least one [[rounds]] table.")
-            values[key] = tuple(_build(RoundRecipe, one, f"rounds.{i}.") for i, one in enumerate(value))
+            values[key] = tuple(
+                each for i, one in enumerate(value) for each in _build_rounds(one, f"rounds.{i}.")
+            )
         elif dataclasses.is_dataclass(hint):
             values[key] = _build(hint, value, f"{where}{key}.")
         else:
             values[key] = _convert(hint, value, f"{where}{key}")
     return kind(**values)
+
+
+def _build_rounds(table: Any, where: str) -> list[RoundRecipe]:
+    """A [[rounds]] table, as many times as its `times` says: a file need not repeat itself."""
+    times = _convert(int, table.get("times", 1), f"{where}times") if isinstance(table, Mapping) else 1
+    rest = {key: value for key, value in table.items() if key != "times"} if times != 1 else table
+    return [_build(RoundRecipe, rest, where)] * max(1, times)
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

@@ -2,9 +2,9 @@
 
 torchvision's wheel is linked against CUDA libraries. Beside a CPU-only torch its binary does not load, and
 `import torchvision` then fails with "operator torchvision::nms does not exist" while registering shape rules
-for operators that were never defined. InsCLR uses none of those operators: only transforms, in Python. So where
-the import fails for exactly that reason, the two missing operator schemas are defined and the import is tried
-again. Everything that needs torchvision, or timm which imports it, imports this module first.
+for operators that were never defined. InsCLR uses none of those operators: only transforms, in Python. So
+where the import fails for exactly that reason, the two missing operator schemas are defined and the import
+is tried again. Everything that needs torchvision, or timm which imports it, imports this module first.
 """
 
 import importlib

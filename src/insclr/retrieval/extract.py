@@ -3,7 +3,9 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,12 +13,16 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from insclr.data.decode import BadImage, crop_box, decode
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.views import plain_view
+from insclr.errors import UserError
+from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
+from insclr.recipe import DescriptorRecipe
 
+Fit = Literal["square", "longest"]
 Box = tuple[float, float, float, float]
 # Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
@@ -32,7 +38,7 @@ def extract(
     images: ImageList,
     *,
     size: int,
-    fit: str,
+    fit: Fit,
     scales: Sequence[float] = (1.0,),
     boxes: Sequence[Box | None] | None = None,
     batch: int = 32,
@@ -64,6 +70,39 @@ def extract(
         for rows, stack in _equal_shapes(loader, images, skipped, batch, bar.advance):
             total.index_add_(0, torch.tensor(rows), describe(stack.to(device)).float().cpu())
     return functional.normalize(total, dim=1)
+
+
+def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:
+    """What a model remembers about extraction, changed where the user said otherwise."""
+    changes: dict[str, object] = {}
+    if size:
+        changes["size"] = size
+    if fit:
+        if fit not in ("longest", "square"):
+            raise UserError(f"--fit {fit} is not possible: choose longest or square.")
+        changes["fit"] = fit
+    if scales:
+        try:
+            changes["scales"] = tuple(float(scale) for scale in scales.split(","))
+        except ValueError:
+            raise UserError(f"--scales {scales} is not a list of numbers such as 1.414,1,0.707.") from None
+    settings = replace(remembered, **changes)  # type: ignore[arg-type]
+    if settings.size < 16 or min(settings.scales) <= 0:
+        raise UserError("The size must be at least 16 pixels and the scales positive.")
+    return settings
+
+
+def describe(
+    model: Model, images: ImageList | str | Path, settings: DescriptorRecipe | None = None, **options: Any
+) -> Tensor:
+    """Unit descriptors (images, dim) by a model, the way it remembers unless `settings` say otherwise.
+
+    `options` are those of `extract`: boxes, batch, workers, skipped.
+    """
+    if not isinstance(images, ImageList):
+        images = list_images(images)
+    chosen = settings or model.recipe.descriptor
+    return extract(model.network, images, size=chosen.size, fit=chosen.fit, scales=chosen.scales, **options)
 
 
 def _equal_shapes(
@@ -106,7 +145,7 @@ class _Views(Dataset[_Seen]):
     """The plain views of every image, one a size."""
 
     def __init__(
-        self, images: ImageList, boxes: Sequence[Box | None] | None, sizes: tuple[int, ...], fit: str
+        self, images: ImageList, boxes: Sequence[Box | None] | None, sizes: tuple[int, ...], fit: Fit
     ) -> None:
         self.images = images
         self.boxes = boxes

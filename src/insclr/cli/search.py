@@ -1,0 +1,1 @@
+"""Commands of the search engine: index, search, duplicates, cluster, serve, demo."""

@@ -1,0 +1,75 @@
+"""Commands that make models: recipes, train, whiten."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from insclr.cli import app
+from insclr.cli.photos import Images
+
+
+@app.command()
+def recipes(
+    name: Annotated[str, typer.Argument(help="A recipe to print, or nothing to list them.")] = "",
+) -> None:
+    """List the recipes, or print one with every knob and what it does."""
+    from insclr.recipe import load_recipe, recipe_names, to_toml
+
+    if name:
+        typer.echo(to_toml(load_recipe(name), comments=True), nl=False)
+        return
+    for each in recipe_names():
+        typer.echo(f"{each:<14} {load_recipe(each).about}")
+
+
+@app.command()
+def train(
+    images: Images,
+    out: Annotated[Path, typer.Option(help="The run folder.")],
+    recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "default",
+    minutes: Annotated[
+        float, typer.Option(help="Time for training all layers; 0 = as the recipe says.")
+    ] = 0.0,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, e.g. network.dim=256.")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="File with the backbone's weights.")] = "",
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV (path, instance): only to log precision and mAP.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; empty = the best there is.")] = "",
+) -> None:
+    """Teach a network the particular things in your photos. No labels needed."""
+    from insclr.training.train import train as train_model
+
+    changes = list(change or [])
+    if minutes:
+        changes.append(f"minutes={float(minutes)}")
+    if weights:
+        changes.append(f"network.weights={weights!r}")
+    train_model(
+        images, out, recipe, changes=tuple(changes), labels=labels, resume=resume, device=device or None
+    )
+    typer.echo(f"model   {out / 'model.safetensors'}\nreport  {out / 'report.html'}")
+
+
+@app.command()
+def whiten(
+    model: Annotated[str, typer.Argument(help="Run folder, model file, or pretrained:NAME.")],
+    images: Images,
+    out: Annotated[Path, typer.Option(help="The new model file (.safetensors).")],
+    dim: Annotated[int, typer.Option(help="Length of the new descriptor; 0 = as long as it can be.")] = 0,
+    power: Annotated[float, typer.Option(help="0 = centred rotation, 0.5 = full whitening.")] = 0.5,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV (path, instance): supervised whitening Lw.")
+    ] = None,
+) -> None:
+    """Learn a whitening on the photos and fold it into the model's last layer."""
+    from insclr.data.images import list_images
+    from insclr.model.model_file import resolve_model
+    from insclr.training.whiten import whiten_model
+
+    whiten_model(resolve_model(model), list_images(images), out, dim=dim, power=power, labels=labels)
+    typer.echo(f"model   {out}")

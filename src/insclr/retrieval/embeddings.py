@@ -1,0 +1,153 @@
+"""Descriptor files: every photo's vector in one .parquet or .npz, brought up to date instead of made again."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from insclr.atomic import whole_file
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.errors import UserError
+from insclr.model.model_file import Model
+from insclr.recipe import DescriptorRecipe
+from insclr.retrieval.extract import describe
+
+_CHUNK = 2048  # images between two writes: what a kill can cost
+_Stamp = tuple[int, int]  # size in bytes and modification time of a file
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The vectors of some photos, and which model made them how (`key`)."""
+
+    key: str
+    paths: tuple[str, ...]
+    stamps: NDArray[np.int64]  # (N, 2) size and mtime in nanoseconds
+    vectors: NDArray[np.float32]  # (N, D)
+
+
+@dataclass(frozen=True)
+class EmbedSummary:
+    """What a run of `embed_to_file` did."""
+
+    file: Path
+    described: int
+    reused: int
+    skipped: int
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.described} described, {self.reused} kept, {self.skipped} unreadable"
+
+
+def embed_to_file(model: Model, images: ImageList, out: Path, settings: DescriptorRecipe) -> EmbedSummary:
+    """Describe the photos that `out` does not hold yet, or holds in an older state, and write it whole.
+
+    Work is kept in parts beside `out` as it goes: killed, the same call goes on. Unreadable photos are left
+    out and listed in `out` + .skipped.csv.
+    """
+    _check_suffix(out)
+    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales}"
+    parts = out.with_name(f".{out.name}.parts")
+    known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
+    for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
+        known |= _rows(file, key)
+    stamps = [_stamp(images.file(i)) for i in range(len(images))]
+    wanted = list(zip(images.paths, stamps, strict=True))
+    missing = [i for i, row in enumerate(wanted) if row not in known]
+    skipped = Skipped()
+    for start in range(0, len(missing), _CHUNK):
+        ids = missing[start : start + _CHUNK]
+        vectors = describe(model, images.subset(ids), settings, skipped=skipped).numpy()
+        good = [place for place, i in enumerate(ids) if images.paths[i] not in skipped]
+        chunk = [wanted[ids[place]] for place in good]
+        number = len(list(parts.glob("*.npz")))
+        _write(parts / f"{number:05d}.npz", _embeddings(key, chunk, vectors[good]))
+        known |= {row: vectors[place] for row, place in zip(chunk, good, strict=True)}
+    rows = [row for row in wanted if row in known]
+    stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, model.network.dim), np.float32)
+    _write(out, _embeddings(key, rows, stack))
+    skipped.write(out.with_name(f"{out.name}.skipped.csv"))
+    shutil.rmtree(parts, ignore_errors=True)
+    return EmbedSummary(
+        out, len(missing) - len(skipped), len(rows) - len(missing) + len(skipped), len(skipped)
+    )
+
+
+def read_embeddings(file: Path) -> Embeddings:
+    """Read a descriptor file."""
+    _check_suffix(file)
+    if not file.is_file():
+        raise UserError(f"There is no descriptor file {file}.")
+    try:
+        if file.suffix == ".npz":
+            with np.load(file) as held:
+                return Embeddings(
+                    str(held["key"]), tuple(held["paths"].tolist()), held["stamps"], held["vectors"]
+                )
+        table = pyarrow.parquet.read_table(file)
+        vectors = table["vector"].combine_chunks()
+        stamps = np.stack([table["size"].to_numpy(), table["mtime_ns"].to_numpy()], axis=1)
+        return Embeddings(
+            table.schema.metadata[b"insclr"].decode(),
+            tuple(table["path"].to_pylist()),
+            stamps,
+            vectors.flatten().to_numpy().reshape(len(vectors), -1),
+        )
+    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
+        raise UserError(f"{file} is not a descriptor file that insclr embed wrote ({error}).") from error
+
+
+def _rows(file: Path, key: str) -> Iterator[tuple[tuple[str, _Stamp], NDArray[np.float32]]]:
+    held = read_embeddings(file)
+    if held.key != key:
+        return iter(())
+    stamps = [(int(size), int(mtime)) for size, mtime in held.stamps]
+    return zip(zip(held.paths, stamps, strict=True), held.vectors, strict=True)
+
+
+def _embeddings(key: str, rows: list[tuple[str, _Stamp]], vectors: NDArray[np.float32]) -> Embeddings:
+    stamps = np.array([stamp for _, stamp in rows], dtype=np.int64).reshape(-1, 2)
+    return Embeddings(key, tuple(path for path, _ in rows), stamps, vectors)
+
+
+def _write(file: Path, rows: Embeddings) -> None:
+    with whole_file(file) as scratch:
+        if file.suffix == ".npz":
+            with scratch.open("wb") as opened:
+                np.savez(
+                    opened,
+                    key=rows.key,
+                    paths=np.array(rows.paths, str),
+                    stamps=rows.stamps,
+                    vectors=rows.vectors,
+                )
+            return
+        dim = rows.vectors.shape[1]
+        table = pa.table(
+            {
+                "path": pa.array(rows.paths, pa.string()),
+                "size": rows.stamps[:, 0],
+                "mtime_ns": rows.stamps[:, 1],
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.reshape(-1)), dim),
+            }
+        )
+        pyarrow.parquet.write_table(table.replace_schema_metadata({"insclr": rows.key}), scratch)
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        status = file.stat()
+    except OSError:
+        return (-1, -1)  # extraction will say what is wrong with it
+    return status.st_size, status.st_mtime_ns
+
+
+def _check_suffix(file: Path) -> None:
+    if file.suffix not in (".npz", ".parquet"):
+        raise UserError(f"{file}: a descriptor file ends in .parquet or .npz.")

@@ -1,0 +1,128 @@
+"""Where an iteration's features come from: images through the network, or cached pooled features."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from insclr.data.images import ImageList
+from insclr.data.loader import ViewSpec, view_batches
+from insclr.data.skipped import Skipped
+from insclr.data.tuples import TupleSampler
+from insclr.model.network import DescriptorNetwork
+from insclr.recipe import RoundRecipe
+from insclr.training.step import Batch
+
+_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Source(Protocol):
+    """Gives the batch of every step, in order."""
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+
+
+class ImageSource:
+    """Two views of every image from one decode, both through the network (the paper's step 1)."""
+
+    def __init__(
+        self,
+        network: DescriptorNetwork,
+        images: ImageList,
+        sampler: TupleSampler,
+        recipe: RoundRecipe,
+        *,
+        seed: int,
+        workers: int,
+        skipped: Skipped,
+    ) -> None:
+        self.network = network
+        self.images = images
+        self.sampler = sampler
+        self.recipe = recipe
+        self.seed = seed
+        self.workers = workers
+        self.skipped = skipped
+        self.device = next(network.parameters()).device
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+        recipe = self.recipe
+        views = ViewSpec(plain_size=recipe.plain_size, augmented_size=recipe.augmented_size, augmented=1)
+        wanted = (self.sampler.step(step).flatten().tolist() for step in range(first, last))
+        shape = (recipe.tuples, 1 + recipe.neighbours)
+        for seen in view_batches(
+            self.images,
+            wanted,
+            views,
+            seed=self.seed,
+            workers=self.workers,
+            skipped=self.skipped,
+            first_batch=first,
+        ):
+            assert seen.plain is not None
+            assert seen.augmented is not None
+            plain = seen.plain.to(self.device, non_blocking=True)
+            self.network.eval()
+            with torch.no_grad():
+                described = self._describe(plain)
+                scales = tuple(self._describe(self._scaled(plain, s)) for s in self._extra_scales())
+            self.network.train()
+            augmented = self._describe(seen.augmented[0].to(self.device, non_blocking=True))
+            yield Batch(
+                seen.ids.view(shape).to(self.device),
+                described.view(*shape, -1),
+                augmented.view(*shape, -1),
+                (described.view(*shape, -1), *(one.view(*shape, -1) for one in scales)) if scales else (),
+            )
+
+    def _describe(self, pixels: Tensor) -> Tensor:
+        dtype = _PRECISION.get(self.recipe.precision)
+        with torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            descriptors: Tensor = self.network(pixels)
+        return descriptors.float()
+
+    def _extra_scales(self) -> tuple[float, ...]:
+        if self.recipe.mining.strategy != "multiscale":
+            return ()
+        return tuple(scale for scale in self.recipe.mining.scales if scale != 1.0)
+
+    def _scaled(self, plain: Tensor, scale: float) -> Tensor:
+        side = round(self.recipe.plain_size * scale)
+        resized = torch.nn.functional.interpolate(plain.float(), (side, side), mode="bicubic", antialias=True)
+        return resized.clamp(0, 255)
+
+
+class CachedSource:
+    """The FC alone, on pooled features computed once: plain and a few augmented views per image."""
+
+    def __init__(
+        self, network: DescriptorNetwork, plain: Tensor, views: Tensor, sampler: TupleSampler, *, seed: int
+    ) -> None:
+        self.network = network
+        self.plain = plain  # (N, C)
+        self.views = views  # (V, N, C)
+        self.sampler = sampler
+        self.seed = seed
+        self.device = next(network.parameters()).device
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+        for step in range(first, last):
+            ids = self.sampler.step(step)  # (T, M)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            view = torch.randint(len(self.views), ids.shape, generator=generator)
+            with torch.no_grad():
+                plain = self.network.embed(self.plain[ids].float().to(self.device))
+            augmented = self.network.embed(self.views[view, ids].float().to(self.device))
+            yield Batch(ids.to(self.device), plain, augmented, (plain,))
+
+    @torch.no_grad()
+    def descriptors(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """All plain descriptors, and those of one random augmented view an image: a whole fresh bank."""
+        view = torch.randint(len(self.views), (len(self.plain),), generator=generator)
+        rows = torch.arange(len(self.plain))
+        plain = self.network.embed(self.plain.float().to(self.device))
+        return plain.cpu(), self.network.embed(self.views[view, rows].float().to(self.device)).cpu()

@@ -1,0 +1,120 @@
+"""One iteration's decisions and loss: select in the batch, mine the memory, contrast (the paper's steps 2 to 4)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from insclr.mining.bank import MemoryBanks
+from insclr.mining.criteria import Criteria
+from insclr.mining.expand import Expansion, anchor_only, eligible_candidates, expand
+from insclr.mining.pool import Pool
+from insclr.mining.select import decision_similarities, query_set, select_in_batch
+from insclr.training.loss import LossValue, PairMasks, contrastive_loss, pair_masks, random_negatives_mask
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The features of T training tuples of M images each; slot 0 is the anchor."""
+
+    ids: Tensor  # (T, M) int64
+    plain: Tensor  # (T, M, D), no gradient: every decision is made on these
+    augmented: Tensor  # (T, M, D), with gradient
+    scales: tuple[Tensor, ...] = ()  # plain features at further scales, for strategy multiscale
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one iteration took for pictures of the same thing."""
+
+    selected: Tensor  # (T, M) bool: the in-batch query set, anchor included
+    similarities: Tensor  # (T, N_b) that decided in the batch
+    pool_ids: Tensor | None  # (T, P) the anchors' candidates
+    eligible: Tensor | None  # (T, P) bool
+    expansion: Expansion | None
+
+
+def decide(batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria) -> Decision:
+    """Positives of every tuple, in the batch and, for methods D, in the memory. Plain features only."""
+    strategy = "nn" if criteria.method in ("A", "B") else criteria.strategy
+    with torch.no_grad():
+        similarities = decision_similarities(
+            strategy, plain=batch.plain, augmented=batch.augmented, scales=batch.scales
+        )
+        selected = query_set(select_in_batch(strategy, similarities, criteria.batch_threshold))
+        if not criteria.mines_memory:
+            return Decision(selected, similarities, None, None, None)
+        device = batch.plain.device
+        pool_ids = pool.ids[batch.ids[:, 0].cpu()].to(device).long()  # (T, P)
+        eligible = eligible_candidates(pool_ids, batch.ids)
+        expansion = expand(
+            batch.plain,
+            anchor_only(selected) if criteria.method == "D-anchor" else selected,
+            banks.plain.read(pool_ids).to(device),
+            eligible,
+            sparsity=criteria.sparsity,
+            aggregate=criteria.aggregate,
+            choose=criteria.choose,
+            k=criteria.k,
+            threshold=criteria.memory_threshold,
+            repeats=criteria.repeats,
+            floor=criteria.floor,
+        )
+    return Decision(selected, similarities, pool_ids, eligible, expansion)
+
+
+def contrast(
+    batch: Batch,
+    decision: Decision,
+    pool: Pool,
+    banks: MemoryBanks,
+    criteria: Criteria,
+    generator: torch.Generator,
+) -> LossValue:
+    """The loss of these tuples; `generator` draws the random bank rows of methods B and C."""
+    device = batch.plain.device
+    bank = shared_ids = shared_bank = None
+    if decision.pool_ids is not None:
+        bank = banks.augmented.read(decision.pool_ids).to(device)  # (T, P, D)
+    if criteria.random_memory:
+        shared_ids = _random_rows(len(banks.augmented), criteria.random_negatives, generator).to(device)
+        shared_bank = banks.augmented.read(shared_ids).to(device)  # (R, D)
+    masks = _masks(batch, decision, pool, criteria, shared_ids)
+    return contrastive_loss(
+        batch.augmented,
+        masks,
+        bank=bank,
+        shared_bank=shared_bank,
+        margin=criteria.margin,
+        normalise=criteria.normalise,
+    )
+
+
+def _random_rows(rows: int, wanted: int, generator: torch.Generator) -> Tensor:
+    if wanted >= rows:
+        return torch.arange(rows)
+    # With replacement: at a million rows a draw without would cost a pass over all of them.
+    return torch.randint(rows, (wanted,), generator=generator)
+
+
+def _masks(
+    batch: Batch, decision: Decision, pool: Pool, criteria: Criteria, shared_ids: Tensor | None
+) -> PairMasks:
+    ignored_pool = batch_ignored = None
+    if criteria.ignore_above is not None and decision.pool_ids is not None:
+        # By the similarity that put a candidate into the pool: one number a candidate, no product needed.
+        similar = pool.similarities[batch.ids[:, 0].cpu()].to(batch.plain.device)  # (T, P)
+        ignored_pool = similar > criteria.ignore_above
+    if criteria.ignore_nearest:
+        nearest = pool.ids[batch.ids[:, 0].cpu(), : criteria.ignore_nearest].to(batch.ids)  # (T, nearest)
+        batch_ignored = (nearest[:, :, None] == batch.ids.reshape(-1)).any(1)  # (T, B)
+    return pair_masks(
+        batch.ids,
+        decision.selected,
+        decision.pool_ids,
+        decision.eligible,
+        decision.expansion.positives if decision.expansion else None,
+        ignored_pool=ignored_pool,
+        batch_ignored=batch_ignored,
+        shared_negative=None if shared_ids is None else random_negatives_mask(shared_ids, batch.ids),
+    )

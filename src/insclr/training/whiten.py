@@ -1,0 +1,65 @@
+"""Whitening folded into a model: learned on photos, with or without labels."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.evaluation.labels import read_labels
+from insclr.model.model_file import Model, save_model
+from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
+from insclr.retrieval.extract import extract
+from insclr.training.instances import match_instances
+
+
+def whiten_model(
+    model: Model,
+    images: ImageList,
+    out: Path,
+    *,
+    dim: int = 0,
+    power: float = 0.5,
+    labels: Path | None = None,
+) -> None:
+    """Write `model` with a whitening learned on `images` folded into its fully connected layer.
+
+    Without labels: PCA with `power`. With labels: Lw. The layer's output is whitened before it is normalised,
+    so that both are one linear map.
+    """
+    network, settings, skipped = model.network, model.recipe.descriptor, Skipped()
+    pooled = extract(
+        network,
+        images,
+        size=settings.size,
+        fit=settings.fit,
+        scales=settings.scales,
+        skipped=skipped,
+        pooled=True,
+    )
+    readable = [i for i, path in enumerate(images.paths) if path not in skipped]
+    with torch.no_grad():
+        features = network.fc(pooled[readable]) if network.fc is not None else pooled[readable]
+        dim = dim or min(features.shape[1], len(features))
+        if labels is None:
+            whitening = pca_whitening(features, dim, power)
+        else:
+            instances = match_instances(read_labels(labels), images.subset(readable))
+            whitening = supervised_whitening(features, instances, dim)
+        layer = nn.Linear(features.shape[1], dim)
+        fold_into_fc(layer, whitening)
+        if network.fc is not None:
+            layer = _compose(network.fc, layer)
+    network.fc, network.dim = layer, dim
+    recipe = dataclasses.replace(model.recipe, network=dataclasses.replace(model.recipe.network, dim=dim))
+    save_model(out, network, recipe, model.notes)
+
+
+def _compose(first: nn.Linear, second: nn.Linear) -> nn.Linear:
+    """One layer that does what `first` and then `second` do."""
+    both = nn.Linear(first.in_features, second.out_features)
+    both.weight.copy_(second.weight @ first.weight)
+    both.bias.copy_(second.weight @ first.bias + second.bias)
+    return both
