@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from insclr.errors import UserError
-from insclr.evaluation import metrics
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.labels import Labels
+from insclr.retrieval.rerank import ranking
 
 
 def make_labels(instances, roles=None):
@@ -36,7 +36,7 @@ def slow_leave_one_out(vectors, instances):
 
 @pytest.mark.parametrize("block_values", [2**25, 70])
 def test_agrees_with_a_slow_implementation(monkeypatch, block_values):
-    monkeypatch.setattr(metrics, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(ranking, "BLOCK_VALUES", block_values)
     vectors = unit_rows(60, 8)
     instances = [f"thing {i % 7}" for i in range(58)] + ["alone", "lonely"]
     result = evaluate_labels(vectors, make_labels(instances))

@@ -11,10 +11,14 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.evaluation.labels import Labels
-from insclr.evaluation.metrics import Ids, Ranks, Vectors, mean_precision, ranks_in_scores, score_blocks
+from insclr.evaluation.metrics import Ids, Ranks, Vectors, mean_precision, ranks_in_scores
+from insclr.progress import progress_bar
+from insclr.retrieval.rerank import Reranker, rank
+from insclr.retrieval.rerank.ranking import hide, score_blocks
 
 RECALL_AT = (1, 5, 10)
 SHOWN = 10  # results kept for each query, and worst queries reported
+RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 
 
 class QueryResult(NamedTuple):
@@ -90,7 +94,9 @@ class LabelResult:
         return "\n".join(lines)
 
 
-def evaluate_labels(vectors: Tensor | Vectors, labels: Labels) -> LabelResult:
+def evaluate_labels(
+    vectors: Tensor | Vectors, labels: Labels, reranker: Reranker | None = None
+) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
 
     `vectors` are unit rows (N, D) in the order of the labels. Queries without a positive are left out.
@@ -100,13 +106,15 @@ def evaluate_labels(vectors: Tensor | Vectors, labels: Labels) -> LabelResult:
         raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
     index = labels.role_ids("index")
     queries = _queries_with_positives(labels, index)
-    instances = labels.instance_ids()
+    task = _Task(rows, rows[index], labels.instance_ids(), queries, index)
     ap = np.empty(len(queries))
     first = np.empty(len(queries), dtype=np.int64)
     top = np.full((len(queries), SHOWN), -1, dtype=np.int64)
-    ranks = _leave_one_out(rows, instances, queries, index, top)
-    for q, of_query in enumerate(ranks):
-        ap[q], first[q] = mean_precision(of_query, len(of_query)), of_query[0]
+    ranks = _by_score(task, top) if reranker is None else _by_reranking(task, top, reranker)
+    with progress_bar("ranking", len(queries)) as bar:
+        for query, of_query in enumerate(ranks):
+            ap[query], first[query] = mean_precision(of_query, len(of_query)), of_query[0]
+            bar.advance()
     return LabelResult(labels, queries, ap, first, top, images=len(index))
 
 
@@ -132,23 +140,51 @@ def _queries_with_positives(labels: Labels, index: Ids) -> Ids:
     return kept
 
 
-def _leave_one_out(vectors: Vectors, instances: Ids, queries: Ids, index: Ids, top: Ids) -> Iterator[Ranks]:
+@dataclass(frozen=True)
+class _Task:
+    """What leave-one-out works on."""
+
+    vectors: Vectors  # (N, D)
+    database: Vectors  # (index, D)
+    instances: Ids  # (N,)
+    queries: Ids  # (Q,) rows of vectors
+    index: Ids  # (index,) rows of vectors
+
+    def own(self) -> Ids:
+        """The database row of each query, -1 for a query outside the index."""
+        place = np.full(len(self.vectors), -1)
+        place[self.index] = np.arange(len(self.index))
+        return place[self.queries]  # (Q,)
+
+
+def _by_score(task: _Task, top: Ids) -> Iterator[Ranks]:
     """The ranks of each query's positives, in the order of the queries; fills `top` on the way."""
-    database = vectors[index]
-    place = np.full(len(vectors), -1)
-    place[index] = np.arange(len(index))  # column of a row in the scores
-    members = {int(i): np.flatnonzero(instances[index] == i) for i in np.unique(instances[queries])}
-    shown = min(top.shape[1], len(index) - int((place[queries] >= 0).any()))
-    for block, scores in score_blocks(vectors[queries], database):
-        rows, own = np.arange(len(scores)), place[queries[block]]
-        scores[rows[own >= 0], own[own >= 0]] = -np.inf
-        top[block, :shown] = index[torch.from_numpy(scores).topk(shown).indices.numpy()]
+    own, found = task.own(), task.instances[task.index]
+    members = {int(i): np.flatnonzero(found == i) for i in np.unique(task.instances[task.queries])}
+    shown = min(top.shape[1], len(task.index) - int((own >= 0).any()))
+    for block, scores in score_blocks(task.vectors[task.queries], task.database):
+        hide(scores, own[block])
+        top[block, :shown] = task.index[torch.from_numpy(scores).topk(shown).indices.numpy()]
         positives = []
-        for row, query in enumerate(queries[block]):
-            columns = members[int(instances[query])]
-            columns = columns[columns != own[row]]
+        for row, query in enumerate(task.queries[block]):
+            columns = members[int(task.instances[query])]
+            columns = columns[columns != own[block][row]]
             positives.append(scores[row, columns])
             scores[row, columns] = -np.inf
         scores.sort(axis=1)  # what is left are the negatives; -inf stands below any score
         for row, of_query in enumerate(positives):
             yield ranks_in_scores(of_query, scores[row])
+
+
+def _by_reranking(task: _Task, top: Ids, reranker: Reranker) -> Iterator[Ranks]:
+    """As `_by_score`, from whole rankings put in a new order by the re-ranker."""
+    own, found = task.own(), task.instances[task.index]
+    rows = max(1, RANKED_VALUES // len(task.index))
+    for start in range(0, len(task.queries), rows):
+        block = slice(start, start + rows)
+        queries = task.vectors[task.queries[block]]
+        ranking = reranker(queries, task.database, rank(queries, task.database, own[block]))
+        shown = min(top.shape[1], ranking.ids.shape[1])
+        top[block, :shown] = task.index[ranking.ids[:, :shown]]
+        right = found[ranking.ids] == task.instances[task.queries[block]][:, None]
+        yield from (np.flatnonzero(row) for row in right)

@@ -7,11 +7,10 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.evaluation.metrics import Ids
-
-Box = tuple[float, float, float, float]  # x1, y1, x2, y2 in pixels
 
 BOX_COLUMNS = ("x1", "y1", "x2", "y2")
 ROLES = ("query", "index")

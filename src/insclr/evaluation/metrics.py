@@ -4,7 +4,7 @@ Ranks are 0-based positions of the positives in a ranking, in ascending order. V
 results turn them into percent.
 """
 
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 Ranks = NDArray[np.int64]
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.float32]
-
-BLOCK_VALUES = 2**25  # scores held at once by the blocked functions: 128 MiB of float32
 
 
 def ranks_of(wanted: Ids, ranking: Ids) -> Ranks:
@@ -70,11 +68,3 @@ def ranks_in_scores(positives: Vectors, negatives: Vectors) -> Ranks:
     best_first = np.sort(positives)[::-1]
     ahead = len(negatives) - np.searchsorted(negatives, best_first, side="left")
     return ahead + np.arange(len(best_first))
-
-
-def score_blocks(queries: Vectors, database: Vectors) -> Iterator[tuple[slice, Vectors]]:
-    """Inner products of all queries with the database, in blocks of rows of bounded memory."""
-    rows = max(1, BLOCK_VALUES // max(1, len(database)))
-    for start in range(0, len(queries), rows):
-        block = slice(start, min(start + rows, len(queries)))
-        yield block, queries[block] @ database.T  # (rows, database)

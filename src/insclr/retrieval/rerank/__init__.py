@@ -1,0 +1,38 @@
+"""Re-ranking: functions from results to results, all with one signature.
+
+    better = rerank("alphaqe")(queries, database, rank(queries, database))
+
+A re-ranker gives back the ids it was given, each row in a better order.
+"""
+
+from collections.abc import Callable
+
+from insclr.errors import UserError
+from insclr.retrieval.rerank.database_augmentation import dba
+from insclr.retrieval.rerank.diffusion import diffusion
+from insclr.retrieval.rerank.query_expansion import alpha_qe, aqe
+from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, rank
+from insclr.retrieval.rerank.reciprocal import k_reciprocal
+from insclr.retrieval.rerank.traversal import egt
+
+Reranker = Callable[[Vectors, Vectors, Ranking], Ranking]
+
+RERANKERS: dict[str, Reranker] = {
+    "aqe": aqe,
+    "alphaqe": alpha_qe,
+    "dba": dba,
+    "diffusion": diffusion,
+    "egt": egt,
+    "kreciprocal": k_reciprocal,
+}
+
+
+def rerank(name: str) -> Reranker:
+    """The re-ranker of this name; case, spaces and dashes do not matter."""
+    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
+    if plain not in RERANKERS:
+        raise UserError(f'There is no re-ranker "{name}". Choose one of: {", ".join(RERANKERS)}.')
+    return RERANKERS[plain]
+
+
+__all__ = ["RERANKERS", "Ids", "Ranking", "Reranker", "Vectors", "rank", "rerank"]

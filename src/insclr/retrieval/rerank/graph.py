@@ -1,0 +1,60 @@
+"""The nearest neighbours of database rows, worked out in blocks and only for the rows that are asked for."""
+
+import weakref
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+
+from insclr.retrieval.rerank.ranking import Ids, Vectors, score_blocks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once_per_database(
+    build: Callable[Concatenate[Vectors, P], T],
+) -> Callable[Concatenate[Vectors, P], T]:
+    """Remember what `build` made for a database array as long as that array lives.
+
+    A search server thus pays for a graph once. What is built must not hold the array itself, and the array
+    must not be changed in place.
+    """
+    built: dict[tuple[object, ...], T] = {}
+
+    def remembered(database: Vectors, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (id(database), args, tuple(sorted(kwargs.items())))
+        if key not in built:
+            built[key] = build(database, *args, **kwargs)
+            weakref.finalize(database, built.pop, key, None)
+        return built[key]
+
+    return remembered
+
+
+class NeighbourGraph:
+    """The k nearest rows of each row, itself left out, nearest first; filled as rows are asked for."""
+
+    def __init__(self, count: int, k: int) -> None:
+        self.k = min(k, count - 1)
+        self._ids = np.empty((count, self.k), dtype=np.int32)
+        self._scores = np.empty((count, self.k), dtype=np.float32)
+        self._known = np.zeros(count, dtype=bool)
+
+    def rows(self, database: Vectors, ids: Ids) -> tuple[Ids, Vectors]:
+        """Neighbours (rows, k) of the rows `ids` and their inner products (rows, k)."""
+        missing = np.unique(ids[~self._known[ids]])
+        for block, scores in score_blocks(database[missing], database):
+            rows = missing[block]
+            scores[np.arange(len(rows)), rows] = -np.inf
+            best = torch.from_numpy(scores).topk(self.k, dim=1)
+            self._ids[rows], self._scores[rows] = best.indices.numpy(), best.values.numpy()
+            self._known[rows] = True
+        return self._ids[ids].astype(np.int64), self._scores[ids]
+
+
+@once_per_database
+def neighbour_graph(database: Vectors, k: int) -> NeighbourGraph:
+    """The database's graph of k neighbours, empty at first and kept while the array lives."""
+    return NeighbourGraph(len(database), k)

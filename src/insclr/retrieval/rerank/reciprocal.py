@@ -1,0 +1,135 @@
+"""Re-ranking with k-reciprocal encoding (Zhong et al. 2017)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.retrieval.rerank.graph import NeighbourGraph, neighbour_graph, once_per_database
+from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, reorder
+
+_ROWS = 512  # rows encoded at once
+Mask = NDArray[np.bool_]
+
+
+def k_reciprocal(
+    queries: Vectors,
+    database: Vectors,
+    ranking: Ranking,
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    weight: float = 0.3,
+    depth: int = 1000,
+) -> Ranking:
+    """Re-score the first `depth` results by the Jaccard distance of reciprocal neighbour sets, mixed with the
+    plain distance (`weight`). Sets are averaged over the `k2` nearest, the image itself among them.
+
+    The query is compared with the database as if it had been added to it, which in leave-one-out it is.
+    """
+    encoder = _encoder(database, k1, k2)
+    scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
+    dense = np.zeros(len(database), dtype=np.float32)
+    for query, (results, own) in enumerate(zip(ranking.ids, ranking.own_rows, strict=True)):
+        results = results[:depth]
+        similar = database[results] @ queries[query]  # (depth,)
+        columns, values = encoder.encode_query(database, queries[query], results, similar, int(own))
+        dense[columns] = values
+        lengths, columns_of, values_of = encoder.rows(database, results)
+        shared = np.minimum(dense[columns_of], values_of)
+        overlap = np.bincount(np.repeat(np.arange(len(results)), lengths), shared, minlength=len(results))
+        jaccard = 1 - overlap / (2 - overlap)  # both encodings sum to one
+        scores[query, : len(results)] = -((1 - weight) * jaccard + weight * (2 - 2 * similar))
+        dense[columns] = 0
+    return reorder(ranking, scores)
+
+
+class _Encoder:
+    """Reciprocal encodings of database rows, sparse, filled as rows are asked for."""
+
+    def __init__(self, k1: int, k2: int) -> None:
+        self.k1, self.k2 = k1, k2
+        self._single = dict[int, tuple[Ids, Vectors]]()  # before the mean over k2 neighbours
+        self._meant = dict[int, tuple[Ids, Vectors]]()
+
+    def rows(self, database: Vectors, rows: Ids) -> tuple[Ids, Ids, Vectors]:
+        """Encodings of rows, end to end: how many entries each has, their columns, their values."""
+        near = self._graph(database).rows(database, rows)[0][:, : self.k2 - 1]
+        missing = [i for i, row in enumerate(rows.tolist()) if row not in self._meant]
+        if missing:
+            groups = np.column_stack([rows, near])[missing]  # (missing, k2)
+            self._encode(database, np.unique(groups))
+            for group in groups.tolist():
+                self._meant[group[0]] = _mean([self._single[row] for row in group])
+        found = [self._meant[row] for row in rows.tolist()]
+        lengths = np.array([len(columns) for columns, _ in found])
+        return lengths, np.concatenate([c for c, _ in found]), np.concatenate([v for _, v in found])
+
+    def encode_query(
+        self, database: Vectors, query: Vectors, results: Ids, similar: Vectors, own: int
+    ) -> tuple[Ids, Vectors]:
+        """Columns and values of a query whose ranking is `results`; its own row is no column."""
+        graph = self._graph(database)
+        first = results[: self.k1]
+        # The query belongs to a result's k1 nearest if it is as near as the last of them, up to rounding.
+        last = graph.rows(database, first)[1][:, -1]
+        members = first[similar[: self.k1] >= last - 1e-6]
+        columns = _expanded(graph, database, members, self.k1, own)
+        values = _fractions(database[columns] @ query)
+        near = results[: self.k2 - 1]
+        self._encode(database, near)
+        return _mean([(columns, values), *(_without(self._single[row], own) for row in near.tolist())])
+
+    def _graph(self, database: Vectors) -> NeighbourGraph:
+        return neighbour_graph(database, self.k1)
+
+    def _encode(self, database: Vectors, rows: Ids) -> None:
+        graph = self._graph(database)
+        missing = np.array([row for row in rows.tolist() if row not in self._single], dtype=np.int64)
+        for start in range(0, len(missing), _ROWS):
+            block = missing[start : start + _ROWS]
+            near, mutual = _reciprocal(graph, database, block, self.k1)
+            for row, ids, kept in zip(block.tolist(), near, mutual, strict=True):
+                columns = _expanded(graph, database, np.append(ids[kept], row), self.k1, own=-1)
+                self._single[row] = (columns, _fractions(database[columns] @ database[row]))
+
+
+@once_per_database
+def _encoder(_database: Vectors, k1: int, k2: int) -> _Encoder:
+    return _Encoder(k1, k2)
+
+
+def _reciprocal(graph: NeighbourGraph, database: Vectors, rows: Ids, k: int) -> tuple[Ids, Mask]:
+    """The k nearest (rows, k) of each row, and which of them have the row among their own k nearest."""
+    near = graph.rows(database, rows)[0][:, :k]
+    back = graph.rows(database, near.ravel())[0][:, :k].reshape(*near.shape, -1)  # (rows, k, k)
+    return near, (back == rows[:, None, None]).any(axis=2)
+
+
+def _expanded(graph: NeighbourGraph, database: Vectors, members: Ids, k1: int, own: int) -> Ids:
+    """R*: the reciprocal set joined by each member's half-size set, without `own`, that overlaps it by 2/3."""
+    if len(members) == 0:
+        return members
+    near, mutual = _reciprocal(graph, database, members, max(1, round(k1 / 2)))
+    near = np.column_stack([members, near])  # a set holds its own image
+    mutual = np.column_stack([np.ones(len(members), dtype=bool), mutual]) & (near != own)
+    inside = (np.isin(near, members) & mutual).sum(axis=1)
+    joined = inside > 2 / 3 * mutual.sum(axis=1)
+    return np.union1d(members, near[joined][mutual[joined]])
+
+
+def _fractions(similar: Vectors) -> Vectors:
+    """Weights exp(-squared distance) of unit vectors with these inner products, summing to one."""
+    weights = np.exp(2 * similar - 2)
+    return np.asarray(weights / max(float(weights.sum()), 1e-12), dtype=np.float32)
+
+
+def _mean(encodings: list[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
+    columns = np.concatenate([c for c, _ in encodings])
+    values = np.concatenate([v for _, v in encodings])
+    merged, where = np.unique(columns, return_inverse=True)
+    sums = np.bincount(where, values, minlength=len(merged))
+    return merged, (sums / len(encodings)).astype(np.float32)
+
+
+def _without(encoding: tuple[Ids, Vectors], own: int) -> tuple[Ids, Vectors]:
+    kept = encoding[0] != own
+    return encoding[0][kept], encoding[1][kept]
