@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
+from insclr.mining.buffers import Buffers
 
 # The kernel maps up to this many bytes of cached file around a touched page.
 _FAULT_AROUND = 64 * 1024
+_READ_ROWS = 512
 
 
 class MemoryBank:
@@ -42,6 +44,8 @@ class MemoryBank:
             self._map = _map_file(Path(path), rows * dim * dtype.itemsize)
             self.features = torch.frombuffer(self._map, dtype=dtype).view(rows, dim)
         self._written = torch.full((rows,), -1, dtype=torch.int64)  # step of the last write
+        self._buffers = Buffers()
+        self._narrow = torch.empty(_READ_ROWS, dim, dtype=dtype)  # rows on their way to float32
         self._resident_bytes = resident_bytes
         self._touched_bytes = 0
 
@@ -71,9 +75,19 @@ class MemoryBank:
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
-        rows = self.features.index_select(0, ids.reshape(-1).to(self.features.device))
+        flat = ids.reshape(-1).to(self.features.device)
+        rows = self._buffers.lend((len(flat), self.dim))
+        if self.features.dtype == torch.float32:
+            torch.index_select(self.features, 0, flat, out=rows)
+        else:
+            # A block at a time, so that the rows are still in the processor's cache when they are widened.
+            for start in range(0, len(flat), _READ_ROWS):
+                block = flat[start : start + _READ_ROWS]
+                narrow = self._narrow[: len(block)]
+                torch.index_select(self.features, 0, block, out=narrow)
+                rows[start : start + len(block)] = narrow
         self._touched(ids.numel())
-        return rows.float().view(*ids.shape, self.dim)
+        return rows.view(*ids.shape, self.dim)
 
     def freshness(self, step: int) -> Tensor:
         """How many steps ago each row was written, as (rows,) int64; -1 for never."""

@@ -44,7 +44,7 @@ def expand(
     members, is_member = queries, in_query
     for number in range(1, repeats + 1):
         # Products with earlier members are already in the running score: only the new ones are computed.
-        running.add(torch.bmm(candidates, members.transpose(1, 2)), is_member)
+        running.add(torch.bmm(members, candidates.transpose(1, 2)), is_member)
         still_open = eligible & ~positives
         set_score = running.value().masked_fill(~still_open, -torch.inf)
         score = torch.where(still_open, set_score, score)
@@ -91,15 +91,15 @@ class _RunningScore:
         self.best = torch.full_like(like, -torch.inf)
 
     def add(self, similarities: Tensor, is_member: Tensor) -> None:
-        """Take in the similarities (T, P, K) to K further members, of which `is_member` (T, K) are real."""
-        kept = is_member[:, None, :]
+        """Take in the similarities (T, K, P) to K further members, of which `is_member` (T, K) are real."""
+        kept = is_member[:, :, None]
         if self.sparsity is not None:
             kept = kept & (similarities >= self.sparsity)
         if self.mean:
-            self.total += (similarities * kept).sum(2)
-            self.count += kept.sum(2)
+            self.total += (similarities * kept).sum(1)
+            self.count += kept.sum(1)
         else:
-            best = similarities.masked_fill(~kept, -torch.inf).amax(2)
+            best = similarities.masked_fill(~kept, -torch.inf).amax(1)
             self.best = torch.maximum(self.best, best)
 
     def value(self) -> Tensor:

@@ -107,7 +107,7 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray | np.generic]) -> None:
 def _load(path: Path) -> dict[str, np.ndarray] | None:
     """The arrays of an .npz file, or None where it is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return dict(stored)
     except FileNotFoundError:
         raise UserError(f"There is no candidate pool at {path}.") from None
