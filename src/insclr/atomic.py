@@ -21,6 +21,8 @@ def whole_file(path: Path | str) -> Iterator[Path]:
         yield scratch
         with scratch.open("rb") as written:
             os.fsync(written.fileno())
+        # Some writers make files for the owner alone; ours are as readable as any other of the user's.
+        scratch.chmod(0o666 & ~_UMASK)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -45,6 +47,16 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
             scratch.rename(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _read_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# Read once: asking changes it for a moment, which other threads must not see.
+_UMASK = _read_umask()
 
 
 def _aside(path: Path) -> Path:

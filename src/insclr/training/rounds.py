@@ -148,7 +148,9 @@ def _precision(this: Round, batch: Batch, decision: Decision) -> dict[str, float
 
 def _log(this: Round, step: int, values: dict[str, Any]) -> dict[str, str]:
     """Add up the numbers of the last steps; write their means every so often, and show the newest."""
-    numbers = {name: float(value) for name, value in values.items()}
+    numbers = {
+        name: float(value.detach() if isinstance(value, Tensor) else value) for name, value in values.items()
+    }
     for name, number in numbers.items():
         this.sums[name] = this.sums.get(name, 0.0) + number
         this.sums[f"#{name}"] = this.sums.get(f"#{name}", 0.0) + 1

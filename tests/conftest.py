@@ -1,0 +1,53 @@
+"""Pictures and labels that several rooms' tests need: drawn here, never downloaded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real ground truths and image sets beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared with real data is not beside this checkout")
+    return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _quiet_random() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+
+
+def draw_thing(thing: int, view: int, side: int = 96) -> Image.Image:
+    """A picture of one of many things: its own texture, shifted, turned and relit for every view."""
+    texture = np.random.default_rng(thing).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    change = np.random.default_rng([thing, view])
+    picture = Image.fromarray(texture).resize((side, side), Image.Resampling.NEAREST)
+    picture = picture.rotate(
+        float(change.uniform(-15, 15)), Image.Resampling.BILINEAR, fillcolor=(128, 128, 128)
+    )
+    pixels = np.asarray(picture, dtype=np.float32) * change.uniform(0.7, 1.1) + change.normal(
+        0, 8, (side, side, 3)
+    )
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="session")
+def small_collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 things, 4 pictures each, with labels.csv; read-only for the tests."""
+    folder = tmp_path_factory.mktemp("collection")
+    lines = ["path,instance"]
+    for thing in range(12):
+        for view in range(4):
+            name = f"thing{thing}-{view}.png"
+            draw_thing(thing, view).save(folder / name)
+            lines.append(f"{name},thing{thing}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    return folder

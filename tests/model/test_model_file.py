@@ -1,0 +1,81 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import insclr
+from insclr.errors import UserError
+from insclr.model.model_file import load_model, resolve_model, save_model
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import NetworkRecipe, Recipe
+
+_RECIPE = replace(Recipe(), network=NetworkRecipe(dim=64))
+
+
+@pytest.fixture(scope="module")
+def network() -> DescriptorNetwork:
+    torch.manual_seed(0)
+    return create_network(_RECIPE.network)
+
+
+def test_a_saved_model_describes_images_as_before(network: DescriptorNetwork, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    fingerprint = save_model(file, network, _RECIPE, {"images": "12"})
+    loaded = insclr.load(file)
+    photos = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.network(photos), network(photos), rtol=0, atol=0)
+    assert loaded.recipe == _RECIPE
+    assert loaded.fingerprint == fingerprint
+    assert loaded.notes == {"images": "12"}
+
+
+def test_a_run_folder_is_a_model(network: DescriptorNetwork, tmp_path: Path) -> None:
+    save_model(tmp_path / "model.safetensors", network, _RECIPE)
+    assert resolve_model(tmp_path).recipe == _RECIPE
+
+
+def test_a_truncated_file_is_refused(network: DescriptorNetwork, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_model(file, network, _RECIPE)
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(UserError, match="not a whole model file"):
+        load_model(file)
+
+
+def test_a_changed_weight_or_recipe_is_refused(network: DescriptorNetwork, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_model(file, network, _RECIPE)
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    (tmp_path / "weight.safetensors").write_bytes(content)
+    with safetensors.safe_open(file, framework="pt") as opened:
+        metadata = dict(opened.metadata())
+        weights = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    metadata["recipe"] = metadata["recipe"].replace("gem_p = 3.0", "gem_p = 2.0")
+    safetensors.torch.save_file(weights, tmp_path / "recipe.safetensors", metadata=metadata)
+    for changed in ("weight", "recipe"):
+        with pytest.raises(UserError, match="was changed"):
+            load_model(tmp_path / f"{changed}.safetensors")
+
+
+def test_other_files_and_missing_ones_say_what_to_do(tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"x": torch.zeros(1)}, other)
+    with pytest.raises(UserError, match="not an InsCLR model"):
+        load_model(other)
+    with pytest.raises(UserError, match="pretrained:NAME"):
+        resolve_model(tmp_path / "nothing")
+    with pytest.raises(UserError, match="is its training finished"):
+        resolve_model(tmp_path)
+
+
+def test_metadata_is_readable_by_any_tool(network: DescriptorNetwork, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_model(file, network, _RECIPE)
+    with safetensors.safe_open(file, framework="pt") as opened:
+        assert json.loads(opened.metadata()["notes"]) == {}
+        assert 'backbone = "efficientnet_lite0"' in opened.metadata()["recipe"]

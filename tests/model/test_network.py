@@ -1,0 +1,42 @@
+import pytest
+import torch
+from torch import nn
+
+from insclr.errors import UserError
+from insclr.model.network import create_network
+from insclr.recipe import NetworkRecipe
+
+
+def test_descriptors_are_unit_vectors_of_the_wanted_length() -> None:
+    network = create_network(NetworkRecipe(dim=32))
+    photos = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        pooled, described = network.pooled(photos), network(photos)
+    assert pooled.shape == (3, 1280)
+    assert described.shape == (3, 32)
+    for rows in (pooled, described):
+        torch.testing.assert_close(rows.norm(dim=1), torch.ones(3))
+    assert network.fc is not None
+    expected = pooled @ network.fc.weight.T + network.fc.bias
+    torch.testing.assert_close(described, expected / expected.norm(dim=1, keepdim=True))
+
+
+def test_frozen_batch_norm_keeps_its_statistics_in_training() -> None:
+    network = create_network(NetworkRecipe(dim=8))
+    photos = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+
+    def statistics() -> list[torch.Tensor]:
+        norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+        return [norm.running_mean.clone() for norm in norms]  # type: ignore[union-attr]
+
+    start = statistics()
+    network.train()(photos)
+    assert all(torch.equal(a, b) for a, b in zip(start, statistics(), strict=True))
+    network.frozen_batch_norm = False
+    network.train()(photos)
+    assert not all(torch.equal(a, b) for a, b in zip(start, statistics(), strict=True))
+
+
+def test_a_descriptor_longer_than_the_features_is_refused() -> None:
+    with pytest.raises(UserError, match="at most 1280"):
+        create_network(NetworkRecipe(dim=2048))
