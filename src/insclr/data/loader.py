@@ -61,7 +61,7 @@ class ViewSpec:
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """Views of a batch of images, uint8, colours side by side in memory (channels last)."""
+    """Views of a batch of images, uint8."""
 
     ids: Tensor  # (B,) int64: the images that are really there, after replacements
     plain: Tensor | None  # (B, 3, plain_size, plain_size)
@@ -145,8 +145,8 @@ class _Batches(Dataset[_Made]):
         number, wanted = numbered
         views, ids, failures = self.views, list(wanted), list[tuple[int, str]]()
         n, small, large = len(ids), views.augmented_size, views.plain_size
-        plain = torch.empty(n, large, large, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-        augmented = torch.empty(views.augmented, n, small, small, 3, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+        plain = torch.empty(n if views.plain else 0, 3, large, large, dtype=torch.uint8)
+        augmented = torch.empty(views.augmented, n, 3, small, small, dtype=torch.uint8)
         for position in range(n):
             key = f"{self.seed} {number} {self.first_position + position}"
             pixels = self._readable(position, ids, key, failures)
