@@ -1,109 +1,52 @@
 """From descriptors to results: leave-one-out over a labels file, or a public protocol."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from insclr.data.decode import Box
+from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.evaluation.labels import Labels
 from insclr.evaluation.metrics import Ids, Ranks, Vectors, mean_precision, ranks_in_scores
+from insclr.evaluation.protocol import RetrievalProtocol
+from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.progress import progress_bar
+from insclr.retrieval.embeddings import read_embeddings
 from insclr.retrieval.rerank import Reranker, rank
 from insclr.retrieval.rerank.ranking import hide, score_blocks
 
-RECALL_AT = (1, 5, 10)
-SHOWN = 10  # results kept for each query, and worst queries reported
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
+LISTED = 20  # missing images named in an error
+RERANK_DEPTH = 1000  # results given to a re-ranker where the benchmark itself looks at fewer
 
-
-class QueryResult(NamedTuple):
-    """One query: its AP in percent and the 1-based rank of the first right result."""
-
-    path: str
-    instance: str
-    ap: float
-    first: int
-
-
-@dataclass(frozen=True)
-class LabelResult:
-    """Leave-one-out retrieval over a labels file, query by query. Numbers in percent."""
-
-    labels: Labels
-    queries: Ids  # (Q,) rows of the labels that were asked; those without a positive are left out
-    ap: NDArray[np.float64]  # (Q,) average precision of each query, a fraction
-    first: Ranks  # (Q,) 0-based rank of the first positive
-    top: Ids  # (Q, shown) rows of the labels found first, -1 where there are no more
-    images: int  # size of the database
-
-    @property
-    def map(self) -> float:
-        """Mean average precision."""
-        return 100 * float(self.ap.mean())
-
-    def recall(self, k: int) -> float:
-        """Share of the queries with a positive among their first k results."""
-        return 100 * float((self.first < k).mean())
-
-    def per_instance(self) -> dict[str, float]:
-        """Mean AP of each instance's queries, lowest first."""
-        instances = np.array(self.labels.instances)[self.queries]
-        names, which = np.unique(instances, return_inverse=True)
-        means = 100 * np.bincount(which, weights=self.ap) / np.bincount(which)
-        order = np.argsort(means, kind="stable")
-        return {str(names[i]): float(means[i]) for i in order}
-
-    def worst(self, count: int = SHOWN) -> list[QueryResult]:
-        """The queries with the lowest AP."""
-        order = np.argsort(self.ap, kind="stable")[:count]
-        paths, instances = self.labels.paths, self.labels.instances
-        return [
-            QueryResult(paths[row], instances[row], 100 * float(ap), int(first) + 1)
-            for row, ap, first in zip(self.queries[order], self.ap[order], self.first[order], strict=True)
-        ]
-
-    def to_json(self) -> dict[str, object]:
-        """Everything a program wants, ready for json.dumps."""
-        return {
-            "map": self.map,
-            **{f"r@{k}": self.recall(k) for k in RECALL_AT},
-            "queries": len(self.queries),
-            "images": self.images,
-            "instances": self.per_instance(),
-            "worst": [query._asdict() for query in self.worst()],
-        }
-
-    def table(self) -> str:
-        """What a person wants: the numbers, the weakest instances, the worst queries."""
-        head = "".join(f"{name:>9}" for name in ("mAP", *(f"R@{k}" for k in RECALL_AT), "queries", "images"))
-        values = "".join(f"{value:9.2f}" for value in (self.map, *(self.recall(k) for k in RECALL_AT)))
-        lines = [
-            head,
-            f"{values}{len(self.queries):9d}{self.images:9d}",
-            "",
-            "mAP per instance, lowest first",
-        ]
-        lines += [f"{value:9.2f}  {name}" for name, value in self.per_instance().items()]
-        lines += ["", "worst queries (AP, rank of the first right result)"]
-        lines += [f"{query.ap:9.2f} {query.first:8d}  {query.path}" for query in self.worst()]
-        return "\n".join(lines)
+Embed = Callable[[ImageList, Sequence[Box | None] | None], Tensor | Vectors]  # unit rows, zero: unreadable
 
 
 def evaluate_labels(
-    vectors: Tensor | Vectors, labels: Labels, reranker: Reranker | None = None
+    vectors: Tensor | Vectors,
+    labels: Labels,
+    reranker: Reranker | None = None,
+    *,
+    allow_missing: bool = False,
 ) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
 
-    `vectors` are unit rows (N, D) in the order of the labels. Queries without a positive are left out.
+    `vectors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
+    unreadable, refused unless `allow_missing`. Queries without a positive are left out.
     """
     rows = as_vectors(vectors)
     if len(rows) != len(labels):
         raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
+    absent = np.flatnonzero(~rows.any(axis=1))
+    if len(absent):
+        _refuse("the labels", [labels.paths[i] for i in absent], len(labels), allow_missing)
+        kept = np.flatnonzero(rows.any(axis=1))
+        rows, labels = rows[kept], labels.subset(kept)
     index = labels.role_ids("index")
     queries = _queries_with_positives(labels, index)
     task = _Task(rows, rows[index], labels.instance_ids(), queries, index)
@@ -118,6 +61,53 @@ def evaluate_labels(
     return LabelResult(labels, queries, ap, first, top, images=len(index))
 
 
+def evaluate_protocol(
+    protocol: RetrievalProtocol,
+    embed: Embed,
+    reranker: Reranker | None = None,
+    *,
+    distractors: Vectors | None = None,
+    allow_missing: bool = False,
+) -> ProtocolResult:
+    """Describe queries (cropped to their boxes) and database with `embed`, rank, and score every setting.
+
+    `distractors` are unit rows behind the database, such as R1M's. Missing or unreadable images make the
+    number worthless: they are refused, or with `allow_missing` taken out of the benchmark.
+    """
+    total = len(protocol.queries) + len(protocol.database)
+    protocol, missing = _take_out(protocol, *protocol.missing(), allow_missing, total)
+    queries = as_vectors(embed(protocol.queries, protocol.boxes))
+    database = as_vectors(embed(protocol.database, None))
+    asked, there = queries.any(axis=1), database.any(axis=1)
+    protocol, unreadable = _take_out(
+        protocol, np.flatnonzero(~asked), np.flatnonzero(~there), allow_missing, total
+    )
+    queries, database = queries[asked], database[there]
+    if distractors is not None:
+        if distractors.shape[1] != database.shape[1]:
+            raise UserError(
+                f"The distractors have {distractors.shape[1]} dimensions, the model's descriptors "
+                f"{database.shape[1]}: describe the distractors with the same model."
+            )
+        database = np.concatenate([database, distractors])
+    ranking = _whole_ranking(queries, database, reranker, protocol.depth)
+    scores = {name: protocol.metric(ranking, truth) for name, truth in protocol.settings.items()}
+    return ProtocolResult(protocol.name, scores, len(queries), len(database), missing + unreadable)
+
+
+def read_distractors(file: Path) -> Vectors:
+    """Distractor descriptors (N, D) from .npy, or a descriptor file of `insclr embed` (.npz, .parquet)."""
+    if file.suffix != ".npy":
+        return read_embeddings(file).vectors
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: not a readable .npy array ({error}).") from error
+    if rows.ndim != 2:
+        raise UserError(f"{file}: an array of shape {rows.shape}; expected one row for each distractor.")
+    return as_vectors(rows)
+
+
 def as_vectors(vectors: Tensor | Vectors) -> Vectors:
     """Descriptors as a float32 array; values that are not finite are refused."""
     rows = np.asarray(vectors.detach().cpu() if isinstance(vectors, Tensor) else vectors, dtype=np.float32)
@@ -126,6 +116,44 @@ def as_vectors(vectors: Tensor | Vectors) -> Vectors:
             "the descriptors hold values that are not finite: the model is broken, train it again."
         )
     return rows
+
+
+def _take_out(
+    protocol: RetrievalProtocol, queries: Ids, rows: Ids, allowed: bool, total: int
+) -> tuple[RetrievalProtocol, tuple[str, ...]]:
+    """The benchmark without these queries and database rows, and their paths; refused unless allowed."""
+    paths = tuple(str(protocol.queries.file(int(i))) for i in queries)
+    paths += tuple(str(protocol.database.file(int(i))) for i in rows)
+    if not paths:
+        return protocol, ()
+    _refuse(protocol.name, paths, total, allowed)
+    if len(queries) == len(protocol.queries):
+        raise UserError(f"{protocol.name}: none of the {len(queries)} query images is there. Check --root.")
+    return protocol.without(queries, rows), paths
+
+
+def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
+    if allowed:
+        return
+    listed = "\n".join(f"  {path}" for path in paths[:LISTED])
+    more = f"\n  ... and {len(paths) - LISTED} more" if len(paths) > LISTED else ""
+    raise UserError(
+        f"{name}: {len(paths)} of {total} images are missing or unreadable:\n{listed}{more}\n"
+        "Put them in place, or pass --allow-missing to leave them out; the number is then not comparable."
+    )
+
+
+def _whole_ranking(queries: Vectors, database: Vectors, reranker: Reranker | None, depth: int | None) -> Ids:
+    """Ranked database rows (queries, results) as deep as the benchmark looks."""
+    if reranker is None:
+        return rank(queries, database, depth=depth).ids
+    deeper = None if depth is None else max(depth, RERANK_DEPTH)
+    rows = max(1, RANKED_VALUES // len(database))
+    parts = []
+    for start in range(0, len(queries), rows):
+        block = queries[start : start + rows]
+        parts.append(reranker(block, database, rank(block, database, depth=deeper)).ids[:, :depth])
+    return np.concatenate(parts)
 
 
 def _queries_with_positives(labels: Labels, index: Ids) -> Ids:

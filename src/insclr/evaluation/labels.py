@@ -34,6 +34,16 @@ class Labels:
         """The images in the order of the rows."""
         return ImageList(root=self.root, paths=self.paths)
 
+    def subset(self, ids: Ids) -> "Labels":
+        """The rows `ids`, in that order."""
+        return Labels(
+            self.root,
+            tuple(self.paths[i] for i in ids),
+            tuple(self.instances[i] for i in ids),
+            None if self.roles is None else tuple(self.roles[i] for i in ids),
+            None if self.boxes is None else tuple(self.boxes[i] for i in ids),
+        )
+
     def instance_ids(self) -> Ids:
         """One integer for each row, equal where the instance is the same."""  # (N,)
         return np.unique(np.array(self.instances), return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,96 @@
+"""The original Oxford5k and Paris6k (Philbin et al. 2007, 2008), from their text files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from insclr.data.decode import Box
+from insclr.data.images import natural_key
+from insclr.errors import UserError
+from insclr.evaluation.metrics import Ids
+from insclr.evaluation.protocol import (
+    Judgement,
+    RetrievalProtocol,
+    images_by_name,
+    named_images,
+    trapezoid_metric,
+)
+
+QUERIES = 55
+OXFORD_PREFIX = "oxc1_"  # stands before the image names in Oxford's query files alone
+
+# The 20 files that are damaged in the official archive; no evaluation uses them.
+CORRUPT_PARIS = frozenset(
+    {
+        *(f"paris_louvre_{n}" for n in ("000136", "000146")),
+        *(f"paris_pantheon_{n}" for n in ("000284", "000960", "000974")),
+        *(f"paris_pompidou_{n}" for n in ("000195", "000196", "000201", "000467", "000640")),
+        *(f"paris_sacrecoeur_{n}" for n in ("000299", "000330", "000353")),
+        *(f"paris_triomphe_{n}" for n in ("000662", "000833", "000863", "000867")),
+        "paris_moulinrouge_000422",
+        "paris_museedorsay_001059",
+        "paris_notredame_000188",
+    }
+)
+
+
+def load_classic(name: str, root: Path, ground_truth: Path | None = None) -> RetrievalProtocol:
+    """`oxford5k` or `paris6k`: images anywhere under `root`, *_query.txt and its companions in one folder.
+
+    The database is every .jpg found but the damaged ones, so queries are in it, as the protocol wants. Images the
+    ground truth names but the disk lacks are missing.
+    """
+    folder = ground_truth if ground_truth is not None else _truth_folder(root)
+    files = sorted(folder.glob("*_query.txt"), key=lambda file: natural_key(file.name))
+    if len(files) != QUERIES:
+        raise UserError(
+            f"{folder}: {len(files)} files *_query.txt instead of {QUERIES}. Unpack the ground truth again."
+        )
+    named = [_query(file) for file in files]
+    right = [_names(file, "good") + _names(file, "ok") for file in files]
+    junk = [_names(file, "junk") for file in files]
+
+    found = images_by_name(root)
+    wanted = {image for images in (*right, *junk) for image in images} | {query for query, _ in named}
+    database = sorted((wanted | found.keys()) - CORRUPT_PARIS, key=natural_key)
+    row = {image: i for i, image in enumerate(database)}
+
+    def rows(images: list[str]) -> Ids:
+        return np.array([row[image] for image in images if image in row], dtype=np.int64)
+
+    return RetrievalProtocol(
+        name=name,
+        queries=named_images(root, [query for query, _ in named], found),
+        database=named_images(root, database, found),
+        settings={"all": tuple(Judgement(rows(r), rows(j)) for r, j in zip(right, junk, strict=True))},
+        metric=trapezoid_metric,
+        boxes=tuple(box for _, box in named),
+    )
+
+
+def _truth_folder(root: Path) -> Path:
+    """The folder under `root` that holds the text files."""
+    for file in sorted(root.rglob("*_query.txt")):
+        return file.parent
+    raise UserError(
+        f"{root}: no ground truth (files such as all_souls_1_query.txt or defense_1_query.txt) in it. "
+        "Unpack the benchmark's ground-truth archive there."
+    )
+
+
+def _query(file: Path) -> tuple[str, Box]:
+    try:
+        name, *sides = file.read_text().split()
+        x1, y1, x2, y2 = (float(side) for side in sides)
+    except ValueError:
+        raise UserError(f"{file}, line 1: expected an image name and four numbers x1 y1 x2 y2.") from None
+    return name.removeprefix(OXFORD_PREFIX), (x1, y1, x2, y2)
+
+
+def _names(query_file: Path, kind: str) -> list[str]:
+    file = query_file.with_name(query_file.name.replace("_query.txt", f"_{kind}.txt"))
+    if not file.is_file():
+        raise UserError(
+            f"{file} is missing, though {query_file.name} is there. Unpack the ground truth again."
+        )
+    return file.read_text().split()

@@ -1,0 +1,105 @@
+"""Google Landmarks v2 retrieval (Weyand et al. 2020): mAP@100, Public and Private scored apart."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from insclr.data.images import ImageList
+from insclr.errors import UserError
+from insclr.evaluation.metrics import ap_at
+from insclr.evaluation.protocol import Judgement, RetrievalProtocol, ground_truth_file, map_at_100_metric
+
+SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
+SPLITS = ("public", "private")
+Solution = dict[str, dict[str, frozenset[str]]]  # split: query: the right index images
+
+
+def load_gldv2(root: Path, ground_truth: Path | None = None) -> RetrievalProtocol:
+    """Queries under `root`/test, index images under `root`/index, each at a/b/c/<id>.jpg.
+
+    Beside retrieval_solution_v2.1.csv, index.csv in `root` (column id) lists the index; without it the folder
+    itself does.
+    """
+    file = ground_truth_file(root, ground_truth, "retrieval_solution_v2.1.csv", SOURCE)
+    solution = read_solution(file)
+    index = _index(root)
+    row = {image: i for i, image in enumerate(index)}
+    for images in (images for split in solution.values() for images in split.values()):
+        for image in images - row.keys():
+            row[image] = len(index)  # named by the solution but not listed: it will count as missing
+            index.append(image)
+    queries = [query for split in SPLITS for query in solution[split]]
+    settings = {
+        split: tuple(
+            Judgement(np.array(sorted(row[i] for i in solution[split].get(q, ())), dtype=np.int64))
+            for q in queries
+        )
+        for split in SPLITS
+    }
+    return RetrievalProtocol(
+        name="gldv2",
+        queries=ImageList(root / "test", tuple(image_path(query) for query in queries)),
+        database=ImageList(root / "index", tuple(image_path(image) for image in index)),
+        settings=settings,
+        metric=map_at_100_metric,
+        depth=100,
+    )
+
+
+def image_path(image: str) -> str:
+    """Where an image lies: three folders named after the first letters of its id."""
+    return f"{image[0]}/{image[1]}/{image[2]}/{image}.jpg"
+
+
+def read_solution(file: Path) -> Solution:
+    """Columns id, images (separated by spaces), Usage; rows whose usage is Ignored are skipped."""
+    solution: Solution = {split: {} for split in SPLITS}
+    with file.open(newline="", encoding="utf-8") as text:
+        rows = csv.DictReader(text)
+        if not {"id", "images", "Usage"} <= set(rows.fieldnames or ()):
+            raise UserError(f"{file}, line 1: expected the columns id, images, Usage.")
+        for row in rows:
+            usage = (row["Usage"] or "").lower()
+            if usage == "ignored":
+                continue
+            images = frozenset((row["images"] or "").split())
+            if usage not in SPLITS or not images or min(map(len, (row["id"], *images))) < 3:
+                raise UserError(
+                    f"{file}, line {rows.line_num}: expected an id, image ids, and Public, Private or Ignored."
+                )
+            solution[usage][row["id"]] = images
+    return solution
+
+
+def score_predictions(predictions: Path, solution: Solution, k: int = 100) -> dict[str, float]:
+    """mAP@k of each split for a submission file (columns id, images); a query without a line counts 0."""
+    answers = dict[str, list[str]]()
+    with predictions.open(newline="", encoding="utf-8") as text:
+        rows = csv.DictReader(text)
+        if not {"id", "images"} <= set(rows.fieldnames or ()):
+            raise UserError(f"{predictions}, line 1: expected the columns id, images.")
+        for row in rows:
+            if row["id"] in answers:
+                raise UserError(f"{predictions}, line {rows.line_num}: query {row['id']} stands there twice.")
+            answers[row["id"]] = (row["images"] or "").split()
+    return {
+        split: float(np.mean([ap_at(answers.get(query, []), images, k) for query, images in truth.items()]))
+        for split, truth in solution.items()
+        if truth
+    }
+
+
+def _index(root: Path) -> list[str]:
+    listed = root / "index.csv"
+    if listed.is_file():
+        with listed.open(newline="", encoding="utf-8") as text:
+            rows = csv.DictReader(text)
+            if "id" not in (rows.fieldnames or ()):
+                raise UserError(f"{listed}, line 1: expected a column id.")
+            return [row["id"] for row in rows]
+    if not (root / "index").is_dir():
+        raise UserError(
+            f"{root} has neither index.csv nor a folder index. Give the folder with both as --root."
+        )
+    return sorted(file.stem for file in (root / "index").glob("?/?/?/*.jpg"))

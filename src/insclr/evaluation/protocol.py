@@ -1,0 +1,159 @@
+"""What a public benchmark is: queries, their boxes, a database, a ground truth, and how it is scored."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.data.decode import Box
+from insclr.data.images import ImageList
+from insclr.errors import UserError
+from insclr.evaluation.metrics import Ids, ap_at, precision_at, ranks_of, trapezoid_ap, without_junk
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The database rows that are right for a query, and those that count neither way."""
+
+    positives: Ids
+    junk: Ids = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Score:
+    """One setting of a benchmark, as fractions; a query without positives has the AP nan and does not count."""
+
+    ap: NDArray[np.float64]  # (queries,)
+    means: dict[str, float]  # "map" and what else the benchmark reports
+
+
+Metric = Callable[[Ids, Sequence[Judgement]], Score]  # from ranked rows (queries, results)
+
+
+@dataclass(frozen=True)
+class RetrievalProtocol:
+    """A benchmark ready to be run. `settings` are its difficulty levels or splits, by name."""
+
+    name: str
+    queries: ImageList
+    database: ImageList
+    settings: Mapping[str, tuple[Judgement, ...]]  # one judgement for each query
+    metric: Metric
+    boxes: tuple[Box, ...] | None = None  # queries are cropped to these before anything else
+    depth: int | None = None  # results the metric looks at; None: whole rankings
+
+    def missing(self) -> tuple[Ids, Ids]:
+        """The queries and the database rows whose files are not on disk."""
+        return _absent(self.queries), _absent(self.database)
+
+    def without(self, queries: Ids, rows: Ids) -> "RetrievalProtocol":
+        """The benchmark with these queries and database rows taken out."""
+        asked = np.setdiff1d(np.arange(len(self.queries)), queries)
+        kept = np.setdiff1d(np.arange(len(self.database)), rows)
+        place = np.full(len(self.database), -1)
+        place[kept] = np.arange(len(kept))
+
+        def moved(ids: Ids) -> Ids:
+            new = place[ids]
+            return new[new >= 0]
+
+        settings = {
+            name: tuple(Judgement(moved(j.positives), moved(j.junk)) for j in (truth[q] for q in asked))
+            for name, truth in self.settings.items()
+        }
+        boxes = None if self.boxes is None else tuple(self.boxes[q] for q in asked)
+        database = self.database.subset(kept.tolist())
+        return replace(
+            self,
+            queries=self.queries.subset(asked.tolist()),
+            database=database,
+            settings=settings,
+            boxes=boxes,
+        )
+
+    def with_distractors(self, images: ImageList) -> "RetrievalProtocol":
+        """More images that are right for no query, behind the database so that its row numbers stay."""
+        paths = tuple(os.path.relpath(images.file(i), self.database.root) for i in range(len(images)))
+        return replace(self, database=ImageList(self.database.root, self.database.paths + paths))
+
+
+def trapezoid_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
+    """mAP and mP@1/5/10 of whole rankings, junk removed: Oxford, Paris, their revisited forms, INSTRE."""
+    at = (1, 5, 10)
+    ap = np.full(len(truth), np.nan)
+    precisions = np.full((len(truth), len(at)), np.nan)
+    for query, (row, judged) in enumerate(zip(ranking, truth, strict=True)):
+        if len(judged.positives) == 0:
+            continue
+        ranks = without_junk(ranks_of(judged.positives, row), ranks_of(judged.junk, row))
+        ap[query] = trapezoid_ap(ranks, len(judged.positives))
+        precisions[query] = [precision_at(ranks, k) for k in at]
+    means = {"map": _mean(ap)} | {f"mp@{k}": _mean(precisions[:, i]) for i, k in enumerate(at)}
+    return Score(ap, means)
+
+
+def map_at_100_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
+    """Rectangular mAP@100 of GLDv2."""
+    ap = np.full(len(truth), np.nan)
+    for query, (row, judged) in enumerate(zip(ranking, truth, strict=True)):
+        if len(judged.positives):
+            ap[query] = ap_at(row[:100].tolist(), set(judged.positives.tolist()))
+    return Score(ap, {"map": _mean(ap)})
+
+
+def as_ids(values: object) -> Ids:
+    """A list or array of row numbers as a flat integer array."""
+    return np.asarray(values, dtype=np.int64).reshape(-1)
+
+
+def as_box(values: object) -> Box:
+    """Four numbers x1, y1, x2, y2 from whatever list or array holds them."""
+    x1, y1, x2, y2 = np.asarray(values, dtype=float).reshape(-1).tolist()
+    return x1, y1, x2, y2
+
+
+def check_rows(file: Path, query: str, ids: Ids, count: int) -> Ids:
+    """The same ids, once it is sure that all are rows of a database of `count` images."""
+    if len(ids) and not (ids.min() >= 0 and ids.max() < count):
+        raise UserError(
+            f"{file}: query {query} names database rows outside 0 to {count - 1}: the file is damaged."
+        )
+    return ids
+
+
+def images_by_name(root: Path) -> dict[str, str]:
+    """Every .jpg under `root` by its name without suffix; one under a folder `jpg` wins over others."""
+    if not root.is_dir():
+        raise UserError(f"{root} is no folder. Give the folder with the benchmark's images as --root.")
+    found = dict[str, str]()
+    for folder, _, files in os.walk(root):
+        for file in files:
+            name, suffix = os.path.splitext(file)  # noqa: PTH122 (a hundred thousand of them)
+            if suffix.lower() in (".jpg", ".jpeg") and (name not in found or Path(folder).name == "jpg"):
+                found[name] = (Path(folder) / file).relative_to(root).as_posix()
+    return found
+
+
+def named_images(root: Path, names: Sequence[str], found: Mapping[str, str]) -> ImageList:
+    """Images by name; one that was not found gets the path where it should be."""
+    return ImageList(root, tuple(found.get(name, f"jpg/{name}.jpg") for name in names))
+
+
+def ground_truth_file(root: Path, given: Path | None, name: str, source: str) -> Path:
+    """The ground-truth file: the one given, else `name` in the root folder."""
+    file = given if given is not None else root / name
+    if not file.exists():
+        raise UserError(f"There is no ground truth {file}. Get {name} from {source} and put it into {root}.")
+    return file
+
+
+def _absent(images: ImageList) -> Ids:
+    return np.array([i for i in range(len(images)) if not images.file(i).is_file()], dtype=np.int64)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    counted = values[~np.isnan(values)]
+    return float(counted.mean()) if len(counted) else float("nan")

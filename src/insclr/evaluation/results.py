@@ -1,0 +1,130 @@
+"""What a measurement gives: numbers for programs, a table for people. All in percent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.evaluation.labels import Labels
+from insclr.evaluation.metrics import Ids, Ranks
+from insclr.evaluation.protocol import Score
+
+RECALL_AT = (1, 5, 10)
+SHOWN = 10  # results kept for each query, and worst queries reported
+
+
+class QueryResult(NamedTuple):
+    """One query: its AP in percent and the 1-based rank of the first right result."""
+
+    path: str
+    instance: str
+    ap: float
+    first: int
+
+
+@dataclass(frozen=True)
+class LabelResult:
+    """Leave-one-out retrieval over a labels file, query by query. Numbers in percent."""
+
+    labels: Labels
+    queries: Ids  # (Q,) rows of the labels that were asked; those without a positive are left out
+    ap: NDArray[np.float64]  # (Q,) average precision of each query, a fraction
+    first: Ranks  # (Q,) 0-based rank of the first positive
+    top: Ids  # (Q, shown) rows of the labels found first, -1 where there are no more
+    images: int  # size of the database
+
+    @property
+    def map(self) -> float:
+        """Mean average precision."""
+        return 100 * float(self.ap.mean())
+
+    def recall(self, k: int) -> float:
+        """Share of the queries with a positive among their first k results."""
+        return 100 * float((self.first < k).mean())
+
+    def per_instance(self) -> dict[str, float]:
+        """Mean AP of each instance's queries, lowest first."""
+        instances = np.array(self.labels.instances)[self.queries]
+        names, which = np.unique(instances, return_inverse=True)
+        means = 100 * np.bincount(which, weights=self.ap) / np.bincount(which)
+        order = np.argsort(means, kind="stable")
+        return {str(names[i]): float(means[i]) for i in order}
+
+    def worst(self, count: int = SHOWN) -> list[QueryResult]:
+        """The queries with the lowest AP."""
+        order = np.argsort(self.ap, kind="stable")[:count]
+        paths, instances = self.labels.paths, self.labels.instances
+        return [
+            QueryResult(paths[row], instances[row], 100 * float(ap), int(first) + 1)
+            for row, ap, first in zip(self.queries[order], self.ap[order], self.first[order], strict=True)
+        ]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything a program wants, ready for json.dumps."""
+        return {
+            "map": self.map,
+            **{f"r@{k}": self.recall(k) for k in RECALL_AT},
+            "queries": len(self.queries),
+            "images": self.images,
+            "instances": self.per_instance(),
+            "worst": [query._asdict() for query in self.worst()],
+        }
+
+    def table(self) -> str:
+        """What a person wants: the numbers, the weakest instances, the worst queries."""
+        head = "".join(f"{name:>9}" for name in ("mAP", *(f"R@{k}" for k in RECALL_AT), "queries", "images"))
+        values = "".join(f"{value:9.2f}" for value in (self.map, *(self.recall(k) for k in RECALL_AT)))
+        lines = [
+            head,
+            f"{values}{len(self.queries):9d}{self.images:9d}",
+            "",
+            "mAP per instance, lowest first",
+        ]
+        lines += [f"{value:9.2f}  {name}" for name, value in self.per_instance().items()]
+        lines += ["", "worst queries (AP, rank of the first right result)"]
+        lines += [f"{query.ap:9.2f} {query.first:8d}  {query.path}" for query in self.worst()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ProtocolResult:
+    """A public benchmark, setting by setting."""
+
+    name: str
+    scores: Mapping[str, Score]
+    queries: int
+    images: int  # size of the database, distractors included
+    missing: tuple[str, ...] = ()  # images left out because they were not there or not readable
+
+    def to_json(self) -> dict[str, object]:
+        """Everything a program wants, ready for json.dumps; a benchmark without settings has no sub-tables."""
+        told: dict[str, object] = {
+            "protocol": self.name,
+            "queries": self.queries,
+            "images": self.images,
+            "missing": list(self.missing),
+        }
+        for setting, score in self.scores.items():
+            percent = {name: 100 * mean for name, mean in score.means.items()}
+            percent["queries"] = int((~np.isnan(score.ap)).sum())
+            told |= percent if setting == "all" else {setting: percent}
+        return told
+
+    def table(self) -> str:
+        """What a person wants: one line a setting."""
+        columns = list(next(iter(self.scores.values())).means)
+        width = max(10, *(len(setting) + 2 for setting in self.scores))
+        lines = [f"{self.name}: {self.queries} queries, {self.images} images"]
+        lines.append(
+            " " * width
+            + "".join(f"{column.replace('map', 'mAP').replace('mp', 'mP'):>9}" for column in columns)
+        )
+        for setting, score in self.scores.items():
+            lines.append(
+                f"{setting:{width}}" + "".join(f"{100 * score.means[column]:9.2f}" for column in columns)
+            )
+        if self.missing:
+            lines.append(f"{len(self.missing)} images were left out: not comparable with published numbers.")
+        return "\n".join(lines)
