@@ -7,7 +7,6 @@ recall 0.994 and builds in 4 s. Inverted lists cannot beat that there: random ve
 """
 
 import logging
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
 _RESCORED = 300
 _TRAINING_ROWS = 50_000
 _FEW_QUERIES = 8
+_THREADS: int = faiss.omp_get_max_threads()
 
 
 class NearestRows:
@@ -73,7 +73,7 @@ class NearestRows:
         if not found:
             return Neighbours(ids, similarities)
         # One query is one thread's work in faiss, a team would only wait (the setting is per thread).
-        faiss.omp_set_num_threads(1 if len(queries) <= _FEW_QUERIES else os.cpu_count() or 1)
+        faiss.omp_set_num_threads(1 if len(queries) <= _FEW_QUERIES else _THREADS)
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         rescored = max(_RESCORED, 4 * top)
         if self._coarse is not None and allowed is None and rescored < len(self.ids) // 4:
@@ -101,6 +101,7 @@ class NearestRows:
         if kept is not None and kept.ntotal == len(self.ids) and kept.d == self._vectors.shape[1]:
             return kept
         dim = self._vectors.shape[1]
+        faiss.omp_set_num_threads(1)  # two numbers at a time: too little work for a team
         coarse = faiss.IndexPQFastScan(dim, dim // 2, 4, faiss.METRIC_INNER_PRODUCT)
         sample = np.random.default_rng(0).choice(
             len(self.ids), min(_TRAINING_ROWS, len(self.ids)), replace=False

@@ -1,0 +1,84 @@
+"""From pictures to the vectors a store holds: one object for files in bulk and for a query in memory."""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.data.views import plain_view
+from insclr.model.model_file import Model, resolve_model
+from insclr.retrieval.extract import extract
+from insclr.retrieval.store import StoreInfo
+from insclr.retrieval.store.rows import Vectors
+
+# So few files are decoded in this process: starting others would take longer.
+_FEW_FILES = 16
+
+
+class Embedder(Protocol):
+    """What makes vectors; the name is what `resolve_model` takes, the fingerprint that of the exact weights."""
+
+    name: str
+    fingerprint: str
+    dim: int
+
+    def files(self, images: ImageList, skipped: Skipped) -> Vectors:
+        """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+
+    def pictures(self, pictures: Sequence[Image.Image]) -> Vectors:
+        """Unit vectors (pictures, dim) of RGB pictures in memory."""
+
+
+class ModelEmbedder:
+    """An embedder with a model's network, at the size and scales of its recipe; safe to share by threads."""
+
+    def __init__(self, name: str, model: Model, workers: int = -1) -> None:
+        self.name = name
+        self.fingerprint = model.fingerprint
+        self.dim = model.network.dim
+        self._model = model
+        self._workers = workers
+        self._lock = threading.Lock()
+
+    def files(self, images: ImageList, skipped: Skipped) -> Vectors:
+        """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+        descriptor = self._model.recipe.descriptor
+        with self._lock:
+            found = extract(
+                self._model.network,
+                images,
+                size=descriptor.size,
+                fit=descriptor.fit,
+                scales=descriptor.scales,
+                workers=0 if len(images) <= _FEW_FILES else self._workers,
+                skipped=skipped,
+            )
+        return np.asarray(found.numpy(), dtype=np.float32)
+
+    def pictures(self, pictures: Sequence[Image.Image]) -> Vectors:
+        """Unit vectors (pictures, dim) of RGB pictures in memory."""
+        descriptor = self._model.recipe.descriptor
+        network = self._model.network.eval()
+        device = next(network.parameters()).device
+        sizes = [round(descriptor.size * scale) for scale in descriptor.scales]
+        vectors = []
+        with self._lock, torch.inference_mode():
+            for picture in pictures:
+                views = [plain_view(picture, size, descriptor.fit)[None].to(device) for size in sizes]
+                total = torch.stack([network(view)[0].float().cpu() for view in views]).sum(0)  # (dim,)
+                vectors.append(functional.normalize(total, dim=0))
+        return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
+
+
+def embedder_of(info: StoreInfo, model: str = "", workers: int = -1) -> ModelEmbedder:
+    """The embedder for queries to a store: its own model, or `model` where that has moved."""
+    name = model or info.model
+    embedder = ModelEmbedder(name, resolve_model(name), workers)
+    info.refuse_other_model(embedder.fingerprint, "searched here")
+    return embedder

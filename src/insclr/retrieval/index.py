@@ -1,0 +1,186 @@
+"""Bring a store up to date with a list of images, doing only what has changed since the last time."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.progress import progress_bar
+from insclr.retrieval.embed import Embedder
+from insclr.retrieval.score import calibrate_store
+from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
+from insclr.retrieval.store.rows import Vectors
+
+
+@dataclass
+class IndexReport:
+    """What an indexing run did, in pictures."""
+
+    added: int = 0
+    changed: int = 0
+    updated: int = 0  # same content: only times, names or columns were written anew
+    unchanged: int = 0
+    pruned: int = 0
+    vanished: int = 0  # rows whose file is not in the list, kept without `prune`
+    total: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+
+    def summary(self) -> str:
+        """One line for people."""
+        parts = [
+            f"{count} {word}"
+            for count, word in (
+                (self.added, "added"),
+                (self.changed, "changed"),
+                (self.updated, "updated"),
+                (self.unchanged, "unchanged"),
+                (self.pruned, "dropped"),
+                (self.vanished, "no longer listed (drop them with --prune)"),
+                (len(self.skipped), "unreadable"),
+            )
+            if count
+        ]
+        return f"{self.total} pictures in the store: " + (", ".join(parts) or "nothing to do")
+
+
+def index_images(
+    embedder: Embedder,
+    images: ImageList,
+    uri: str | Path,
+    *,
+    prune: bool = False,
+    batch: int = 256,
+    wait: float = 30.0,
+) -> IndexReport:
+    """Index `images` into the store at `uri`, made where there is none.
+
+    New files are embedded, changed ones embedded again, with `prune` rows of unlisted files dropped. Every
+    `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
+    """
+    root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
+    store = create_store(uri, StoreInfo(embedder.name, embedder.fingerprint, embedder.dim, root))
+    try:
+        with store.writing(wait):
+            run = _Run(embedder, images, store)
+            with progress_bar("indexing", len(images)) as bar:
+                for start in range(0, len(images), batch):
+                    part = range(start, min(start + batch, len(images)))
+                    run.bring_up_to_date(part)
+                    bar.advance(len(part))
+            run.drop_unlisted(prune)
+            calibrate_store(store)
+            return replace(run.report, total=store.count())
+    finally:
+        store.close()
+
+
+class _Run:
+    """One run over the images, a batch at a time."""
+
+    def __init__(self, embedder: Embedder, images: ImageList, store: Store) -> None:
+        self.embedder = embedder
+        self.images = images
+        self.store = store
+        self.report = IndexReport()
+        self.known = store.pictures()
+        self.paths = [_stored_path(store.info.root, images, i) for i in range(len(images))]
+        # Content embedded before, under whatever name: a moved or copied file keeps its vector.
+        self.rows_by_hash = {row.picture.hash: row.id for row in self.known.values()}
+
+    def bring_up_to_date(self, part: range) -> None:
+        """Write what is new about these images, one transaction a kind of change."""
+        update: list[Picture] = []
+        copies: list[Picture] = []
+        embed: dict[int, Picture] = {}
+        for i, picture in self._seen(part):
+            row = self.known.get(picture.path)
+            if row is not None and row.picture == picture:
+                self.report.unchanged += 1
+            elif row is not None and row.picture.hash == picture.hash:
+                update.append(picture)
+            elif picture.hash in self.rows_by_hash:
+                copies.append(picture)
+            else:
+                embed[i] = picture
+        if update:
+            self.store.update(update)
+            self.report.updated += len(update)
+        if copies:
+            vectors = self.store.vectors([self.rows_by_hash[one.hash] for one in copies])
+            self._upsert(copies, vectors)
+        if embed:
+            self._embed(embed)
+
+    def drop_unlisted(self, prune: bool) -> None:
+        """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
+        there = {path for i, path in enumerate(self.paths) if self.images.file(i).exists()}
+        gone = [path for path in self.known if path not in there]
+        if prune and gone:
+            self.store.delete(gone)
+        self.report.pruned += len(gone) if prune else 0
+        self.report.vanished += 0 if prune else len(gone)
+
+    def _seen(self, part: range) -> Iterator[tuple[int, Picture]]:
+        """The images of the batch that are there, with their content's hash (taken from the row if untouched)."""
+        for i in part:
+            path, file = self.paths[i], self.images.file(i)
+            try:
+                path.encode()
+                # Looked at before the content is read: a change in between shows up as a change next time.
+                state = file.stat()
+                row = self.known.get(path)
+                same = row and (row.picture.size, row.picture.mtime) == (state.st_size, state.st_mtime_ns)
+                content = row.picture.hash if row and same else _hash(file)
+            except UnicodeEncodeError:
+                self.report.skipped.add(
+                    self.images.paths[i], "name is not valid text (UTF-8): rename the file"
+                )
+                continue
+            except OSError as error:
+                self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
+                continue
+            columns = {name: values[i] for name, values in self.images.columns.items()}
+            yield i, Picture(path, content, state.st_size, state.st_mtime_ns, columns)
+
+    def _embed(self, pictures: dict[int, Picture]) -> None:
+        vectors = self.embedder.files(self.images.subset(pictures), self.report.skipped)
+        readable = np.linalg.norm(vectors, axis=1) > 0.5  # unreadable files have zero rows
+        good = [one for one, can in zip(pictures.values(), readable, strict=True) if can]
+        self._upsert(good, vectors[readable])
+        # What is there now is no picture: the old row would show what is no longer in the file.
+        stale = [one.path for one, can in zip(pictures.values(), readable, strict=True) if not can]
+        stale = [path for path in stale if path in self.known]
+        if stale:
+            self.store.delete(stale)
+            self._forget_old_content(stale)
+            self.report.pruned += len(stale)
+
+    def _upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+        if pictures:
+            self.store.upsert(pictures, vectors)
+            changed = sum(one.path in self.known for one in pictures)
+            self.report.changed += changed
+            self.report.added += len(pictures) - changed
+            self._forget_old_content([one.path for one in pictures])
+
+    def _forget_old_content(self, paths: Sequence[str]) -> None:
+        """The rows of these paths no longer hold the vector of the content they had."""
+        for row in (self.known[path] for path in paths if path in self.known):
+            if self.rows_by_hash.get(row.picture.hash) == row.id:
+                del self.rows_by_hash[row.picture.hash]
+
+
+def _stored_path(root: Path, images: ImageList, i: int) -> str:
+    """The path a row is kept under: relative to the store's root, absolute when the file lies elsewhere."""
+    file = Path(os.path.abspath(images.file(i)))  # noqa: PTH100
+    return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,0 +1,132 @@
+"""From query vectors to matches with scores: single queries, query sets, filters, re-ranking."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from insclr.errors import UserError
+from insclr.retrieval.rerank import Ranking
+from insclr.retrieval.rerank import rerank as reranker_named
+from insclr.retrieval.score import LIKELY, Calibration, calibration_of
+from insclr.retrieval.store import Condition, Store, parse_where
+from insclr.retrieval.store.rows import Ids, Vectors
+
+MAX_TOP = 1000
+# A re-ranker sees so many of the nearest rows, not the whole collection.
+_SHORTLIST = 500
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is asked of a search besides the query itself."""
+
+    top: int = 20
+    min_score: float = 0.0
+    where: str = ""
+    rerank: str = ""
+    aggregate: Literal["mean", "max"] = "mean"  # psi of the paper: over the members of a query set
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top <= MAX_TOP:
+            raise UserError(f"top must be between 1 and {MAX_TOP}, not {self.top}")
+        if not 0 <= self.min_score <= 1:
+            raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
+        if self.aggregate not in ("mean", "max"):
+            raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+
+
+@dataclass(frozen=True)
+class Match:
+    """One picture found: its cosine, the calibrated score, and whether it lies above the cut-off."""
+
+    id: int
+    path: str
+    similarity: float
+    score: float
+    likely: bool
+    columns: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a line of JSON."""
+        return asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+
+
+def search_each(
+    store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()
+) -> list[list[Match]]:
+    """Every query on its own: the matches of each, best first, without the rows `leave_out`."""
+    return [search_set(store, query[None], asked, leave_out) for query in queries]
+
+
+def search_set(store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()) -> list[Match]:
+    """All queries together, as pictures of one thing (the paper's query set): mean or max of similarities."""
+    if not len(queries):
+        raise UserError("nothing to search for: give at least one query")
+    where = parse_where(asked.where, store.columns())
+    wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
+    ids, similarities = _nearest(store, queries, wanted + len(leave_out), where, asked.aggregate)
+    kept = ~np.isin(ids, np.array(leave_out, dtype=np.int64)) & (ids >= 0)
+    ids, similarities = ids[kept][:wanted], similarities[kept][:wanted]
+    if asked.rerank:
+        ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
+    return _matches(store, ids, similarities, asked, calibration_of(store))
+
+
+def _nearest(
+    store: Store, queries: Vectors, top: int, where: Condition | None, aggregate: str
+) -> tuple[Ids, Vectors]:
+    """The rows most similar to the set: ids and similarities, best first."""
+    if len(queries) == 1:
+        found = store.search(queries, top, where)
+        return found.ids[0], found.similarities[0]
+    if aggregate == "mean":
+        # The mean of cosines with unit vectors is the inner product with the mean of the vectors.
+        mean = queries.mean(0)
+        length = float(np.linalg.norm(mean))
+        if length < 1e-6:
+            raise UserError("these queries cancel each other out: search for them one by one")
+        found = store.search((mean / length)[None].astype(np.float32), top, where)
+        return found.ids[0], found.similarities[0] * length
+    # The best by the largest similarity are among the best of the single queries.
+    found = store.search(queries, top, where)
+    flat_ids, flat = found.ids.ravel(), found.similarities.ravel()
+    order = np.argsort(-flat, kind="stable")
+    _, first = np.unique(flat_ids[order], return_index=True)
+    order = order[np.sort(first)][:top]
+    return flat_ids[order], flat[order]
+
+
+def _reranked(
+    store: Store, queries: Vectors, ids: Ids, similarities: Vectors, name: str
+) -> tuple[Ids, Vectors]:
+    """Order the shortlist anew; a query set is re-ranked by its mean."""
+    rerank = reranker_named(name)
+    if len(ids) < 2:
+        return ids, similarities
+    mean = queries.mean(0, keepdims=True)
+    query = np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
+    places = np.arange(len(ids))[None]  # (1, shortlist): the shortlist is the re-ranker's whole database
+    ranking = rerank(query, store.vectors(ids), Ranking(places, similarities[None].astype(np.float32)))
+    return ids[ranking.ids[0]], similarities[ranking.ids[0]]
+
+
+def _matches(
+    store: Store, ids: Ids, similarities: Vectors, asked: Search, calibration: Calibration
+) -> list[Match]:
+    scores = calibration.score(similarities)
+    good = np.flatnonzero(scores >= asked.min_score)[: asked.top]
+    rows = {row.id: row.picture for row in store.rows(ids[good].tolist())}
+    return [
+        Match(
+            int(ids[i]),
+            rows[int(ids[i])].path,
+            float(similarities[i]),
+            float(scores[i]),
+            bool(scores[i] >= LIKELY),
+            rows[int(ids[i])].columns,
+        )
+        for i in good
+        if int(ids[i]) in rows
+    ]

@@ -1,0 +1,65 @@
+"""A small real embedder for tests (colour histograms), and drawn pictures that it tells apart."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from insclr.data.decode import BadImage, decode
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+
+
+class HistogramEmbedder:
+    """Square roots of colour frequencies: unit vectors of 64 numbers."""
+
+    name = "histogram"
+    fingerprint = "0123456789abcdef"
+    dim = 64
+
+    def __init__(self) -> None:
+        self.embedded: list[str] = []  # every path in the order of embedding
+        self._lock = threading.Lock()
+
+    def files(self, images: ImageList, skipped: Skipped) -> np.ndarray:
+        vectors = np.zeros((len(images), self.dim), dtype=np.float32)
+        for i, path in enumerate(images.paths):
+            self.embedded.append(path)
+            try:
+                vectors[i] = self._vector(decode(images.file(i)))
+            except BadImage as bad:
+                skipped.add(path, bad.reason)
+        return vectors
+
+    def pictures(self, pictures: Sequence[Image.Image]) -> np.ndarray:
+        with self._lock:
+            return np.stack([self._vector(one) for one in pictures])
+
+    def _vector(self, picture: Image.Image) -> np.ndarray:
+        bins = (np.asarray(picture).reshape(-1, 3) // 64) @ np.array([16, 4, 1])
+        counts = np.bincount(bins, minlength=64).astype(np.float32)
+        return np.sqrt(counts / counts.sum())
+
+
+def draw(file: Path, thing: int, view: int, side: int = 48) -> None:
+    """A picture of a thing: its two colours in changing shares, on a changing bit of background."""
+    colours = np.random.default_rng(thing).integers(0, 256, (2, 3))
+    generator = np.random.default_rng([thing, view])
+    picture = np.empty((side, side, 3), dtype=np.uint8)
+    picture[:] = colours[0]
+    edge = int(generator.integers(side // 3, side // 2))
+    picture[:, :edge] = colours[1]
+    picture[: side // 6] = generator.integers(0, 256, 3)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture).save(file)
+
+
+def draw_things(folder: Path, things: int, views: int) -> list[str]:
+    """`things` times `views` PNG files named thing/view.png."""
+    paths = [f"{thing}/{view}.png" for thing in range(things) for view in range(views)]
+    for path in paths:
+        thing, view = path.removesuffix(".png").split("/")
+        draw(folder / path, int(thing), int(view))
+    return paths

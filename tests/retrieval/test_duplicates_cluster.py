@@ -1,0 +1,90 @@
+"""Near-identical pictures, and groups of pictures of the same thing."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from histogram_embedder import HistogramEmbedder, draw_things
+from PIL import Image
+
+from insclr.data.images import list_images
+from insclr.errors import UserError
+from insclr.retrieval.cluster import cluster, contact_sheet, write_clusters
+from insclr.retrieval.duplicates import duplicates
+from insclr.retrieval.index import index_images
+from insclr.retrieval.score import calibrate_store
+from insclr.retrieval.store import Picture, Store, StoreInfo, create_store, open_store
+
+
+def indexed(images: Path) -> Store:
+    index_images(HistogramEmbedder(), list_images(images), images.parent / "store")
+    return open_store(images.parent / "store")
+
+
+def test_copies_and_recompressed_pictures_are_found_and_others_are_not(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    draw_things(images, 3, 2)
+    shutil.copy(images / "0" / "0.png", images / "copy.png")
+    with Image.open(images / "0" / "0.png") as picture:
+        picture.resize((96, 96)).save(images / "large.jpg", quality=80)
+        # The same colours in another place: equal histograms, not the same picture.
+        picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(images / "mirror.png")
+    groups = duplicates(indexed(images), similarity=0.9)
+    assert [[row.picture.path for row in group] for group in groups] == [["0/0.png", "copy.png", "large.jpg"]]
+
+
+def test_equal_files_are_duplicates_even_when_they_have_vanished(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    draw_things(images, 2, 1)
+    shutil.copy(images / "0" / "0.png", images / "copy.png")
+    store = indexed(images)
+    shutil.rmtree(images)
+    assert [len(group) for group in duplicates(store)] == [2]
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> Store:
+    """Twelve well separated things of twenty pictures, and five pictures of their own."""
+    generator = np.random.default_rng(0)
+    centres = generator.standard_normal((12, 32))
+    vectors = np.repeat(centres, 20, axis=0) + 0.3 * generator.standard_normal((240, 32))
+    vectors = np.concatenate([vectors, generator.standard_normal((5, 32))])
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    store = create_store(tmp_path / "s", StoreInfo("m", "f", 32, tmp_path))
+    pictures = [Picture(f"{i // 20}/{i}.png", str(i), 1, 1, {"n": str(i)}) for i in range(245)]
+    store.upsert(pictures, vectors)
+    calibrate_store(store)
+    return store
+
+
+def test_pictures_of_a_thing_are_one_group_and_loners_are_in_none(things: Store) -> None:
+    groups = cluster(things)
+    folders = [{row.picture.path.split("/")[0] for row in group.rows} for group in groups]
+    assert all(len(one) == 1 for one in folders)
+    assert sorted(len(group.rows) for group in groups) == [20] * 12
+    assert {int(one) for folder in folders for one in folder} == set(range(12))
+
+
+def test_groups_are_written_as_table_and_contact_sheets(things: Store, tmp_path: Path) -> None:
+    groups = cluster(things)[:2]
+    write_clusters(groups, things, tmp_path / "out")
+    with (tmp_path / "out" / "clusters.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 40
+    assert {row["group"] for row in rows} == {"1", "2"}
+    assert rows[0].keys() == {"group", "path", "n"}
+    assert sorted(one.name for one in (tmp_path / "out" / "sheets").iterdir()) == ["0001.jpg", "0002.jpg"]
+    write_clusters(groups, things, tmp_path / "out")
+    (tmp_path / "out" / "mine.txt").write_text("precious")
+    with pytest.raises(UserError, match="holds other files"):
+        write_clusters(groups, things, tmp_path / "out")
+
+
+def test_a_contact_sheet_has_a_grey_tile_for_a_vanished_file(tmp_path: Path) -> None:
+    Image.new("RGB", (30, 60), "red").save(tmp_path / "a.png")
+    sheet = contact_sheet([tmp_path / "a.png", tmp_path / "gone.png"])
+    assert sheet.size == (338, 172)
+    assert sheet.getpixel((80, 80)) == (255, 0, 0)
+    assert sheet.getpixel((250, 80)) == (204, 204, 204)
