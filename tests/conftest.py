@@ -1,6 +1,5 @@
 """Pictures and labels that several rooms' tests need: drawn here, never downloaded."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,8 @@ def shared() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _quiet_random() -> Iterator[None]:
+def _same_random_numbers() -> None:
     torch.manual_seed(0)
-    yield
 
 
 def draw_thing(thing: int, view: int, side: int = 96) -> Image.Image:

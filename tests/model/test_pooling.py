@@ -47,7 +47,7 @@ def test_rmac_regions_cover_the_map_in_rising_numbers() -> None:
 
 
 def test_rmac_adds_squares_along_the_longer_side() -> None:
-    squares = [s for s in RMAC(levels=1).regions(10, 16)]
+    squares = RMAC(levels=1).regions(10, 16)
     # 40 % overlap of 10-wide squares over a width of 16: two squares, 6 apart.
     assert squares == [(0, 0, 10), (0, 6, 10)]
 

@@ -22,12 +22,11 @@ def check(
 ) -> None:
     """Look at every photo: counts, sizes, formats, exact duplicates, unreadable files."""
     from insclr.data.check import check_images
-    from insclr.data.images import list_images, require_usable
+    from insclr.data.images import list_images
     from insclr.retrieval.extract import default_workers
 
     report = check_images(list_images(images), default_workers() if workers < 0 else workers)
-    typer.echo(report.summary())
-    require_usable(report.usable, images)
+    typer.echo("\n".join(report.lines()))
 
 
 @app.command("demo-data")

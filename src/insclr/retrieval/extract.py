@@ -5,25 +5,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.decode import BadImage, crop_box, decode
+from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.data.views import plain_view
+from insclr.data.views import Fit, plain_view, to_pixels
 from insclr.errors import UserError
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
 
-Fit = Literal["square", "longest"]
-Box = tuple[float, float, float, float]
 # Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
 
@@ -57,12 +55,14 @@ def extract(
     device = next(network.parameters()).device
     describe = network.pooled if pooled else network
     views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit)
+    workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
         views,
         batch_size=None,
-        num_workers=default_workers() if workers < 0 else workers,
+        num_workers=workers,
         worker_init_fn=_one_thread,
-        prefetch_factor=None if workers == 0 else 16,
+        prefetch_factor=16 if workers else None,
+        generator=torch.Generator(),  # its own: the loader must not draw from the run's random numbers
     )
     channels = network.backbone.channels if pooled else network.dim
     total = torch.zeros(len(images), channels)  # (images, dim)
@@ -164,7 +164,8 @@ class _Views(Dataset[_Seen]):
             return _Seen(row, reason=bad.reason)
         if box:
             image = crop_box(image, box)
-        return _Seen(row, [plain_view(image, size, self.fit) for size in self.sizes])
+        pixels = to_pixels(image)
+        return _Seen(row, [plain_view(pixels, size, self.fit) for size in self.sizes])
 
 
 def _one_thread(_: int) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from insclr.data.cache import DecodedCache
 from insclr.data.images import ImageList
 from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
@@ -24,6 +25,11 @@ class Source(Protocol):
         """The batches of the steps first ... last - 1."""
 
 
+def view_spec(recipe: RoundRecipe) -> ViewSpec:
+    """The views a round on images needs: one plain, one augmented."""
+    return ViewSpec(plain_size=recipe.plain_size, augmented_size=recipe.augmented_size, augmented=1)
+
+
 class ImageSource:
     """Two views of every image from one decode, both through the network (the paper's step 1)."""
 
@@ -37,6 +43,7 @@ class ImageSource:
         seed: int,
         workers: int,
         skipped: Skipped,
+        cache: DecodedCache | None = None,
     ) -> None:
         self.network = network
         self.images = images
@@ -45,23 +52,26 @@ class ImageSource:
         self.seed = seed
         self.workers = workers
         self.skipped = skipped
+        self.cache = cache
         self.device = next(network.parameters()).device
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """The batches of the steps first ... last - 1."""
         recipe = self.recipe
-        views = ViewSpec(plain_size=recipe.plain_size, augmented_size=recipe.augmented_size, augmented=1)
+        views = view_spec(recipe)
         wanted = (self.sampler.step(step).flatten().tolist() for step in range(first, last))
         shape = (recipe.tuples, 1 + recipe.neighbours)
-        for seen in view_batches(
+        batches = view_batches(
             self.images,
             wanted,
             views,
             seed=self.seed,
             workers=self.workers,
             skipped=self.skipped,
+            cache=self.cache,
             first_batch=first,
-        ):
+        )
+        for step, seen in enumerate(batches, first):
             assert seen.plain is not None
             assert seen.augmented is not None
             plain = seen.plain.to(self.device, non_blocking=True)
@@ -71,11 +81,14 @@ class ImageSource:
                 scales = tuple(self._describe(self._scaled(plain, s)) for s in self._extra_scales())
             self.network.train()
             augmented = self._describe(seen.augmented[0].to(self.device, non_blocking=True))
+            ids = seen.ids.view(shape)
+            replaced = ids != self.sampler.step(step)
             yield Batch(
-                seen.ids.view(shape).to(self.device),
+                ids.to(self.device),
                 described.view(*shape, -1),
                 augmented.view(*shape, -1),
                 (described.view(*shape, -1), *(one.view(*shape, -1) for one in scales)) if scales else (),
+                replaced.to(self.device) if replaced.any() else None,
             )
 
     def _describe(self, pixels: Tensor) -> Tensor:

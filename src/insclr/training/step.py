@@ -21,6 +21,7 @@ class Batch:
     plain: Tensor  # (T, M, D), no gradient: every decision is made on these
     augmented: Tensor  # (T, M, D), with gradient
     scales: tuple[Tensor, ...] = ()  # plain features at further scales, for strategy multiscale
+    replaced: Tensor | None = None  # (T, M) bool: another image stands in for one that could not be read
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,11 @@ def decide(batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria) -> 
         similarities = decision_similarities(
             strategy, plain=batch.plain, augmented=batch.augmented, scales=batch.scales
         )
-        selected = query_set(select_in_batch(strategy, similarities, criteria.batch_threshold))
+        chosen = select_in_batch(strategy, similarities, criteria.batch_threshold)  # (T, N_b)
+        if batch.replaced is not None:
+            # A stand-in is a random image, and the neighbours of a stand-in anchor are somebody else's.
+            chosen &= ~(batch.replaced[:, 1:] | batch.replaced[:, :1])
+        selected = query_set(chosen)
         if not criteria.mines_memory:
             return Decision(selected, similarities, None, None, None)
         device = batch.plain.device

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList, list_images, require_usable
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
@@ -26,10 +27,12 @@ from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.instances import match_instances
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
-from insclr.training.sources import CachedSource, ImageSource, Source
+from insclr.training.sources import CachedSource, ImageSource, Source, view_spec
 from insclr.training.tracking import Tracker
 
 logger = logging.getLogger(__name__)
+
+_DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
 
 
 def train(
@@ -123,7 +126,14 @@ class _Training:
             source = CachedSource(network, plain, views, sampler, seed=seed)
         else:
             source = ImageSource(
-                network, self.images, sampler, recipe, seed=seed, workers=self.workers, skipped=self.skipped
+                network,
+                self.images,
+                sampler,
+                recipe,
+                seed=seed,
+                workers=self.workers,
+                skipped=self.skipped,
+                cache=self._decoded(recipe),
             )
         this = Round(
             number=number,
@@ -157,6 +167,18 @@ class _Training:
             seed=0,
             workers=self.workers,
             skipped=self.skipped,
+        )
+
+    def _decoded(self, recipe: RoundRecipe) -> DecodedCache | None:
+        """Photos decoded once for all epochs: building it costs about one epoch, so it must serve several."""
+        if recipe.steps * recipe.tuples * (1 + recipe.neighbours) < 2 * len(self.images):
+            return None
+        return build_cache(
+            self.images,
+            self.cache / "decoded",
+            longest=view_spec(recipe).longest,
+            max_bytes=_DECODED_BYTES,
+            workers=self.workers,
         )
 
     def _descriptors(self, network: DescriptorNetwork, plain: Tensor, *, first: bool) -> Tensor:
