@@ -1,0 +1,194 @@
+"""A run folder read back for its report: tolerant of runs that are unfinished, resumed or of another version."""
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+
+from insclr.errors import UserError
+from insclr.model.model_file import MODEL_NAME
+from insclr.report.inspection import load_inspection
+
+Record = dict[str, Any]
+USABLE_NAME = "usable.safetensors"
+_POINTS = 240  # most points a curve keeps: more cannot be told apart in a chart
+
+
+@dataclass
+class RoundRecord:
+    """What one round wrote down."""
+
+    number: int  # from 1
+    offset: int = 0  # steps that the rounds before it took
+    steps: list[Record] = field(default_factory=list)  # ascending
+    events: list[Record] = field(default_factory=list)
+    recipe: Record = field(default_factory=dict)
+    inspections: dict[str, Record] = field(default_factory=dict)  # by "start" and "end"
+
+    @property
+    def done(self) -> int:
+        """Steps it took, as far as is known."""
+        last = int(self.steps[-1]["step"]) if self.steps else 0
+        return max([last, *(int(event["step"]) for event in self.events)])
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end."""
+        return any(event["event"] == "end" for event in self.events)
+
+    @property
+    def seconds(self) -> float:
+        """How long it trained; 0 where it did not end."""
+        return sum(float(event.get("seconds") or 0) for event in self.events if event["event"] == "end")
+
+    def event(self, name: str) -> Record:
+        """The last event of this name, or an empty record."""
+        return next((event for event in reversed(self.events) if event["event"] == name), {})
+
+
+@dataclass
+class RunRecord:
+    """What a run folder tells."""
+
+    path: Path
+    recipe: Record
+    recipe_text: str
+    root: Path
+    images: int  # all that were found
+    rounds: list[RoundRecord]
+    events: list[Record]
+    skipped: list[tuple[str, str]]
+    finished: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps of all rounds."""
+        return sum(one.done for one in self.rounds)
+
+    @property
+    def usable(self) -> int:
+        """Images that could be read."""
+        return self.images - len(self.skipped)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels were given to measure with."""
+        return bool(self.maps()) or any("nn_precision" in step for one in self.rounds for step in one.steps)
+
+    def maps(self) -> list[tuple[int, float]]:
+        """(steps done, mAP) in the order of measuring."""
+        offsets = {one.number: one.offset for one in self.rounds}
+        return [
+            (offsets.get(event["round"], self.steps) + max(0, event["step"]), float(event["map"]))
+            for event in self.events
+            if isinstance(event.get("map"), int | float)
+        ]
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """(steps done, value) along all rounds; neighbouring points are averaged where there are too many."""
+        points: list[tuple[float, float]] = []
+        limit = max(20, _POINTS // max(1, len(self.rounds)))
+        for one in self.rounds:
+            own = [
+                (one.offset + step["step"], step[name]) for step in one.steps if _is_number(step.get(name))
+            ]
+            points += _thin(own, limit)
+        return points
+
+    def step_names(self) -> dict[float, str]:
+        """What to call a place on the common axis of all rounds."""
+        return {
+            float(one.offset + step["step"]): f"round {one.number}, step {step['step']}"
+            for one in self.rounds
+            for step in one.steps
+        }
+
+
+def read_run(run: Path) -> RunRecord:
+    """Read a run folder, finished or not."""
+    if not (run / "recipe.toml").exists():
+        raise UserError(
+            f"{run} is not a run folder: it has no recipe.toml. Give the --out folder of `insclr train`."
+        )
+    recipe_text = (run / "recipe.toml").read_text()
+    recipe = tomllib.loads(recipe_text)
+    records = list(_records(run / "metrics.jsonl"))
+    images = json.loads((run / "images.json").read_text()) if (run / "images.json").exists() else {}
+    paths = images.get("paths", [])
+    events = [record for record in records if "event" in record]
+    return RunRecord(
+        path=run,
+        recipe=recipe,
+        recipe_text=recipe_text,
+        root=Path(images.get("root", ".")),
+        images=len(paths),
+        rounds=_rounds(run, recipe, records),
+        events=events,
+        skipped=_skipped(run, paths),
+        finished=(run / MODEL_NAME).exists() or any(event["event"] == "finish" for event in events),
+    )
+
+
+def _records(file: Path) -> Iterator[Record]:
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # a run that is being written, or was killed, may end in half a line
+        if isinstance(record, dict) and {"round", "step"} <= record.keys():
+            yield record
+
+
+def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecord]:
+    recipes = recipe.get("rounds", [])
+    # The event that ends a run may carry the number after the last round: it is no round of its own.
+    numbers = {record["round"] for record in records if record.get("event") != "finish"}
+    rounds, offset = [], 0
+    for number in sorted(number for number in numbers if number >= 1):
+        own = [record for record in records if record["round"] == number]
+        # A step that was done twice, before and after an interruption, counts as it was done last.
+        steps = {record["step"]: record for record in own if "event" not in record}
+        looks = {name: load_inspection(run / f"round-{number}", name) for name in ("start", "end")}
+        one = RoundRecord(
+            number=number,
+            offset=offset,
+            steps=[steps[step] for step in sorted(steps)],
+            events=[record for record in own if "event" in record],
+            recipe=recipes[number - 1] if number <= len(recipes) else {},
+            inspections={name: look for name, look in looks.items() if look is not None},
+        )
+        rounds.append(one)
+        offset += one.done
+    return rounds
+
+
+def _skipped(run: Path, paths: list[str]) -> list[tuple[str, str]]:
+    """The images left out: with the reason that skipped.csv gives, and those it forgot in a resumed run."""
+    reasons: dict[str, str] = {}
+    if (run / "skipped.csv").exists():
+        with (run / "skipped.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as text:
+            reasons = {row.get("path") or "": row.get("reason") or "" for row in csv.DictReader(text)}
+    if (run / USABLE_NAME).exists():
+        usable = set(safetensors.numpy.load_file(run / USABLE_NAME)["ids"].tolist())
+        for i, path in enumerate(paths):
+            if i not in usable:
+                reasons.setdefault(path, "could not be read")
+    return list(reasons.items())
+
+
+def _thin(points: list[tuple[float, float]], limit: int) -> list[tuple[float, float]]:
+    size = -(-len(points) // limit)
+    if size <= 1:
+        return points
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _is_number(value: object) -> bool:
+    # A NaN is written as a number too, but has no place in a chart.
+    return isinstance(value, int | float) and value == value and abs(value) != float("inf")
