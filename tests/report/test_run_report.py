@@ -1,0 +1,291 @@
+import base64
+import io
+import json
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+
+from insclr.errors import UserError
+from insclr.recipe import Recipe, to_toml
+from insclr.report.inspection import save_inspection
+from insclr.report.run_report import write_report
+from insclr.report.thumbnails import Thumbnails
+
+HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
+NAMES = ["anchor.png", "near.png", "far.png", HOSTILE]
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, entities resolved."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def attribute(self, name):
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+    def having_class(self, name):
+        return [a for _, a in self.tags if name in (a.get("class") or "").split()]
+
+
+def step(number, labelled, round_number=1, **changes):
+    values = {"loss": 1.25, "batch_positives": 2.6, "bank_positives": 14.2, "active_negatives": 9.0}
+    if labelled:
+        values |= {"batch_precision": 0.8319, "nn_precision": 0.75, "memory_precision": 0.4526}
+    return {"round": round_number, "step": number} | values | changes
+
+
+def look(labelled):
+    def picture(path, right, **more):
+        return {"path": path, "similarity": 0.71, "right": right if labelled else None} | more
+
+    counts = [0] * 80
+    counts[60] = 5
+    return {
+        "method": "D",
+        "labelled": labelled,
+        "criteria": {"batch_threshold": 0.3, "margin": 0.1},
+        "summary": {"anchors": 4, "batch": {"positives": 1.0, "precision": 0.5 if labelled else None}},
+        "histograms": {"edges": [-1 + i / 40 for i in range(81)], "counts": {"random pairs": counts}},
+        "tuples": [
+            {
+                "anchor": "anchor.png",
+                "members": [
+                    picture("near.png", True, selected=True),
+                    picture("far.png", False, selected=False),
+                ],
+                "mined": [picture(HOSTILE, False, score=0.664, repeat=2)],
+                "passed": [picture("far.png", True, score=None, repeat=0)],
+            }
+        ],
+    }
+
+
+def make_run(tmp_path, *, labelled=True, records=None, guard=(), finished=True, names=NAMES):
+    photos, run = tmp_path / "photos", tmp_path / "run"
+    photos.mkdir()
+    run.mkdir()
+    for place, name in enumerate(NAMES):
+        Image.new("RGB", (300, 200), (60 * place, 120, 200)).save(photos / name)
+    (run / "recipe.toml").write_text(to_toml(Recipe(name="fast", guard=True), comments=True))
+    (run / "images.json").write_text(json.dumps({"root": str(photos), "paths": list(names)}))
+    start = {
+        "round": 1,
+        "step": -1,
+        "event": "start",
+        "pool": 50,
+        "reasons": ["margin = 0.067: 10.0% of random pairs are more similar", "something < else"],
+        "criteria": {"method": "D", "margin": 0.067, "k": 5},
+    }
+    end = {"round": 1, "step": 20, "event": "end", "steps": 20, "seconds": 200.0}
+    if records is None:
+        records = [step(10, labelled), step(20, labelled, loss=0.5)]
+    lines = [start | ({"map": 45.04} if labelled else {}), *records, *guard]
+    if finished:
+        lines += [end, {"round": 2, "step": -1, "event": "finish"} | ({"map": 70.26} if labelled else {})]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "skipped.csv").write_text("path,reason\n")
+    for name in ("start", "end"):
+        save_inspection(run / "round-1", name, look(labelled))
+    return run
+
+
+def report(run):
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_the_page_is_whole_in_itself(tmp_path):
+    html = report(make_run(tmp_path))
+    page = Page(html)
+    assert "http://" not in html
+    assert "https://" not in html
+    assert not page.attribute("src")
+    assert not page.attribute("href")
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert all(target.startswith("data:image/jpeg;base64,") for target in re.findall(r"url\(([^)]*)\)", html))
+    assert not list((tmp_path / "run").glob(".*.part"))
+
+
+def test_every_picture_of_the_inspector_has_its_thumbnail_once(tmp_path):
+    html = report(make_run(tmp_path))
+    rules = dict(re.findall(r"\.(t\d+)\{background-image:url\(data:image/jpeg;base64,([^)]*)\)\}", html))
+    shown = [attributes["class"].split() for attributes in Page(html).having_class("pic")]
+    assert len(shown) == 10  # five tiles in each of two states
+    assert {classes[1] for classes in shown} == set(rules)
+    assert len(rules) == len(NAMES)
+    for text in rules.values():
+        with Image.open(io.BytesIO(base64.b64decode(text))) as image:
+            assert image.size == (96, 64)
+
+
+def test_the_numbers_shown_are_those_of_the_metrics(tmp_path):
+    page = Page(report(make_run(tmp_path)))
+    assert "round 1, step 10\nloss: 1.25" in page.text
+    assert "round 1, step 20\nloss: 0.5" in page.text
+    assert "round 1, step 10\nselected: 83.2 %\nnn: all neighbours: 75.0 %" in page.text
+    assert "round 1, step 10\nmined: 45.3 %" in page.text
+    assert "round 1, step 10\nper anchor: 14.2" in page.text
+    assert "45.0 → 70.3" in page.text
+    assert "+25.2" in page.text
+    assert "3 min 20 s" in page.text
+
+
+def test_without_labels_there_is_no_precision_and_no_map(tmp_path):
+    page = Page(report(make_run(tmp_path, labelled=False)))
+    assert "Positives from the memory" in page.text
+    assert "Precision" not in page.text
+    assert "mAP" not in page.text
+    assert "No labels were used" in page.text
+    assert {attributes["class"] for attributes in page.having_class("tile")} == {"tile taken", "tile left"}
+
+
+def test_tiles_say_what_was_right_wrong_and_missed(tmp_path):
+    page = Page(report(make_run(tmp_path)))
+    kinds = [attributes["class"] for attributes in page.having_class("tile")]
+    assert kinds[:4] == ["tile right", "tile left", "tile wrong", "tile missed"]
+    assert page.text.count("✗ 0.66") == 2  # the mined one shows its similarity to the set, in both states
+    assert len(page.having_class("badge")) == 2
+
+
+def test_calibrated_numbers_come_with_their_reason(tmp_path):
+    page = Page(report(make_run(tmp_path)))
+    assert "10.0% of random pairs are more similar" in page.text
+    assert "0.067" in page.text
+    assert "Round 1: something < else" in page.text
+
+
+def test_what_the_guard_did_stands_at_the_top(tmp_path):
+    guard = [
+        {
+            "round": 1,
+            "step": 20,
+            "event": "guard",
+            "message": "Fell back to <round 1>.",
+            "action": "step back",
+        },
+        {
+            "round": 1,
+            "step": 20,
+            "event": "guard",
+            "message": "All is well.",
+            "action": "ok",
+            "consistency": 0.9,
+        },
+        {"round": 1, "step": 20, "event": "never heard of"},
+    ]
+    html = report(make_run(tmp_path, guard=guard))
+    boxes = re.findall(r'<div class="note-box">(.*?)</div>', html)
+    assert boxes == ["<b>The guard stepped in</b>Fell back to &lt;round 1&gt;."]
+    assert html.count("All is well.") == 1
+    assert "consistency 0.9" in html
+
+
+def test_a_guard_with_nothing_to_say_is_mentioned(tmp_path):
+    assert "had nothing to object to" in report(make_run(tmp_path))
+
+
+def test_hostile_file_names_stay_text(tmp_path):
+    run = make_run(tmp_path)
+    (run / "skipped.csv").write_text('path,reason\n<script>alert(1)</script>.jpg,"<b>empty</b> file"\n')
+    page = Page(report(run))
+    assert HOSTILE in page.attribute("aria-label")
+    assert "<script>alert(1)</script>.jpg" in page.text
+    assert "<b>empty</b> file" in page.text
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert not page.attribute("onerror")
+
+
+def test_a_file_name_that_is_no_text_does_not_stop_the_report(tmp_path):
+    strange = os.fsdecode(b"photo-\xff.png")
+    run = make_run(tmp_path)
+    save_inspection(
+        run / "round-1", "end", look(True) | {"tuples": [look(True)["tuples"][0] | {"anchor": strange}]}
+    )
+    Image.new("RGB", (30, 30)).save(tmp_path / "photos" / strange, "PNG")
+    assert 'aria-label="photo-?.png"' in report(run)
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_came(tmp_path):
+    run = make_run(tmp_path, finished=False)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 1, "step": 30, "lo')  # killed while writing
+    page = Page(report(run))
+    assert "This run is not finished: it has come to round 1, step 20." in page.text
+    assert "--resume" in page.text
+    assert "round 1, step 20\nloss: 0.5" in page.text
+
+
+def test_a_run_that_has_only_begun_has_a_report(tmp_path):
+    run = make_run(tmp_path, records=[], finished=False)
+    (run / "metrics.jsonl").unlink()
+    for file in (run / "round-1").iterdir():
+        file.unlink()
+    page = Page(report(run))
+    assert "it has come to its beginning" in page.text
+    assert "svg" not in {tag for tag, _ in page.tags}
+
+
+def test_steps_done_again_after_a_resume_count_once(tmp_path):
+    records = [step(10, True), step(20, True, loss=9.0), step(20, True, loss=0.5)]
+    text = Page(report(make_run(tmp_path, records=records))).text
+    assert text.count("round 1, step 20\nloss") == 1
+    assert "round 1, step 20\nloss: 0.5" in text
+
+
+def test_rounds_follow_each_other_on_one_axis(tmp_path):
+    records = [step(10, True), step(20, True), step(10, True, round_number=2, loss=0.125)]
+    page = Page(report(make_run(tmp_path, records=records)))
+    assert "round 2, step 10\nloss: 0.125" in page.text
+    # 30 steps from x = 46 to x = 428: step 10 of round 2 is the last, step 20 of round 1 at two thirds.
+    lines = [a["points"] for tag, a in page.tags if tag == "polyline" and a["class"] == "s3"]
+    places = [point.split(",")[0] for line in lines[:2] for point in line.split()]
+    assert places == ["173.3", "300.7", "428.0"]
+
+
+def test_long_runs_are_averaged_not_cut(tmp_path):
+    records = [step(10 * n, False, loss=float(n % 2)) for n in range(1, 1001)]
+    html = report(make_run(tmp_path, labelled=False, records=records))
+    longest = max(len(points.split()) for points in re.findall(r'polyline class="s3" points="([^"]*)"', html))
+    assert longest <= 240
+    assert "step 10000" in html
+    assert len(html) < 3_000_000
+
+
+def test_images_that_could_not_be_read_are_listed_even_if_a_resume_forgot_why(tmp_path):
+    run = make_run(tmp_path)
+    safetensors.torch.save_file({"ids": torch.tensor([0, 1, 3])}, run / "usable.safetensors")
+    page = Page(report(run))
+    assert "Learned the particular things in 3 photos" in page.text
+    assert "photos, 1 left out" in page.text
+    assert "could not be read" in page.text
+
+
+def test_photos_that_are_gone_leave_their_names(tmp_path):
+    run = make_run(tmp_path)
+    (tmp_path / "photos" / "far.png").unlink()
+    page = Page(report(run))
+    assert [a["aria-label"] for a in page.having_class("pic") if a["class"] == "pic"] == ["far.png"] * 4
+
+
+def test_thumbnails_stop_at_their_budget(tmp_path):
+    Image.effect_noise((200, 200), 100).convert("RGB").save(tmp_path / "noise.png")
+    assert Thumbnails(tmp_path, budget=100).css_class("noise.png") == ""
+    assert Thumbnails(tmp_path, budget=100_000).css_class("noise.png") == "t0"
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"not a run folder.*recipe\.toml"):
+        write_report(tmp_path)
