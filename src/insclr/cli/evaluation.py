@@ -1,12 +1,16 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from insclr.cli import app
 from insclr.cli.photos import Images
+
+if TYPE_CHECKING:
+    from insclr.evaluation.results import LabelResult, ProtocolResult
 
 ModelName = Annotated[
     str, typer.Argument(help="Run folder, model file, or pretrained:NAME.", metavar="MODEL")
@@ -41,28 +45,96 @@ def embed(
 def evaluate(
     model: ModelName,
     labels: Annotated[Path | None, typer.Option(help="CSV with columns path, instance[, role].")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="roxford5k, rparis6k, oxford5k, paris6k, instre or gldv2.")
+    ] = "",
+    root: Annotated[Path | None, typer.Option(help="Folder with the protocol's images.")] = None,
+    ground_truth: Annotated[
+        Path | None, typer.Option(help="Its ground truth, where not under --root.")
+    ] = None,
+    distractors: Annotated[
+        Path | None, typer.Option(help="Descriptors of distractors: .npy, .npz, .parquet.")
+    ] = None,
+    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or k-reciprocal.")] = "",
+    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
-    import json
-
-    from insclr.atomic import whole_file
     from insclr.errors import UserError
+    from insclr.evaluation.evaluate import evaluate_labels, evaluate_protocol, read_distractors
+    from insclr.evaluation.labels import read_labels
+    from insclr.evaluation.protocols import load_protocol
+    from insclr.model.model_file import resolve_model
+    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.rerank import rerank as find_reranker
+
+    if (labels is None) == (not protocol) or (protocol and root is None):
+        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
+    reranker = find_reranker(rerank) if rerank else None
+    truth = read_labels(labels) if labels else None
+    benchmark = load_protocol(protocol, root, ground_truth) if root is not None and protocol else None
+    found = resolve_model(model)
+    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
+    result: LabelResult | ProtocolResult
+    if truth is not None:
+        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+        result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+    else:
+        assert benchmark is not None
+        result = evaluate_protocol(
+            benchmark,
+            lambda images, boxes: describe(found, images, settings, boxes=boxes),
+            reranker,
+            distractors=read_distractors(distractors) if distractors else None,
+            allow_missing=allow_missing,
+        )
+    typer.echo(result.table())
+    _write_json(json_file, result.to_json())
+
+
+@app.command()
+def compare(
+    models: Annotated[
+        list[str], typer.Argument(help="Two or more: run folder, model file, or pretrained:NAME.")
+    ],
+    labels: Annotated[Path, typer.Option(help="CSV with columns path, instance[, role].")],
+    page: Annotated[
+        Path | None, typer.Option(help="HTML page of the queries where first and last differ.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="What is resampled: query or instance.")] = "query",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+) -> None:
+    """Models side by side with paired bootstrap intervals, and a page to look at."""
+    from insclr.errors import UserError
+    from insclr.evaluation.compare import compare as compare_results
+    from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels
     from insclr.evaluation.labels import read_labels
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.extract import describe
 
-    if labels is None:
-        raise UserError("Say what to measure: --labels CSV or --protocol NAME --root DIR.")
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise UserError("Name two or more different models to compare.")
     truth = read_labels(labels)
-    found = resolve_model(model)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    result = evaluate_labels(describe(found, truth.images, settings, boxes=truth.boxes), truth)
-    typer.echo(result.table())
-    if json_file:
-        with whole_file(json_file) as scratch:
-            scratch.write_text(json.dumps(result.to_json(), indent=1))
+    results = {
+        name: evaluate_labels(describe(resolve_model(name), truth.images, boxes=truth.boxes), truth)
+        for name in models
+    }
+    comparison = compare_results(results, unit="instance" if by == "instance" else "query")
+    typer.echo(comparison.table())
+    _write_json(json_file, comparison.to_json())
+    if page:
+        write_compare_page(comparison, page, models[0], models[-1])
+        typer.echo(f"page    {page}")
+
+
+def _write_json(file: Path | None, content: dict[str, object]) -> None:
+    if file is None:
+        return
+    from insclr.atomic import whole_file
+
+    with whole_file(file) as scratch:
+        scratch.write_text(json.dumps(content, indent=1))

@@ -1,1 +1,123 @@
-"""Commands of the search engine: index, search, duplicates, cluster, serve, demo."""
+"""Commands of the search engine: index, search, duplicates, cluster, serve, and the demo that ends in one."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from insclr.cli import app
+from insclr.cli.evaluation import ModelName
+from insclr.cli.photos import Images
+
+StoreName = Annotated[str, typer.Argument(help="A store's folder, or a Milvus address.", metavar="STORE")]
+OwnModel = Annotated[str, typer.Option("--model", help="The store's model, where it has moved.")]
+
+
+@app.command()
+def index(
+    model: ModelName,
+    images: Images,
+    store: Annotated[str, typer.Option(help="Folder of the store, or http://host:19530/NAME for Milvus.")],
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Drop rows whose photo is no longer listed.")
+    ] = False,
+) -> None:
+    """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
+    from insclr.data.images import list_images
+    from insclr.model.model_file import resolve_model
+    from insclr.retrieval.embed import ModelEmbedder
+    from insclr.retrieval.index import index_images
+
+    report = index_images(ModelEmbedder(model, resolve_model(model)), list_images(images), store, prune=prune)
+    typer.echo(report.summary())
+
+
+@app.command()
+def search(
+    store: StoreName,
+    query: Annotated[Path, typer.Argument(help="A photo, or a folder of photos (JSON lines out).")],
+    box: Annotated[str, typer.Option(help="Part of the photo: x1,y1,x2,y2 in pixels.")] = "",
+    top: Annotated[int, typer.Option(help="Most results.")] = 20,
+    min_score: Annotated[float, typer.Option(help="Least calibrated score, 0 to 1.")] = 0.0,
+    where: Annotated[
+        str, typer.Option(help='Filter on metadata, e.g. "year >= 1900 and room = attic".')
+    ] = "",
+    rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    model: OwnModel = "",
+) -> None:
+    """Find every photo of the thing in a photo."""
+    from insclr.data.decode import parse_box
+    from insclr.retrieval.search import Search, search_files
+
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
+    for found in search_files(store, query, asked, box=parse_box(box) if box else None, model=model):
+        if as_json or query.is_dir():
+            typer.echo(json.dumps(found.to_json()))
+        else:
+            typer.echo(found.table())
+
+
+@app.command()
+def duplicates(
+    store: StoreName, as_json: Annotated[bool, typer.Option("--json", help="One JSON line a group.")] = False
+) -> None:
+    """Groups of near-identical photos."""
+    from insclr.retrieval.duplicates import duplicates as find_duplicates
+    from insclr.retrieval.store import open_store
+
+    opened = open_store(store)
+    try:
+        groups = [[row.picture.path for row in group] for group in find_duplicates(opened)]
+    finally:
+        opened.close()
+    for group in groups:
+        typer.echo(json.dumps(group) if as_json else "\n  ".join(group))
+    if not as_json:
+        typer.echo(f"{len(groups)} groups of near-identical photos")
+
+
+@app.command()
+def cluster(
+    store: StoreName,
+    out: Annotated[Path, typer.Option(help="Folder for clusters.csv and the contact sheets.")],
+    min_size: Annotated[int, typer.Option(help="Smallest group.")] = 2,
+) -> None:
+    """Group the photos of the same thing: a CSV and contact sheets."""
+    from insclr.retrieval.cluster import cluster as find_clusters
+    from insclr.retrieval.cluster import write_clusters
+    from insclr.retrieval.store import open_store
+
+    opened = open_store(store)
+    try:
+        groups = find_clusters(opened, min_size)
+        write_clusters(groups, opened, out)
+    finally:
+        opened.close()
+    typer.echo(
+        f"{len(groups)} things, {sum(len(group.rows) for group in groups)} photos: {out / 'clusters.csv'}"
+    )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the collection, the run and the store.")] = Path(
+        "demo"
+    ),
+    recipe: Annotated[str, typer.Option(help="The recipe to train with.")] = "fast",
+) -> None:
+    """See the whole job done on a drawn collection: train, before and after, index, report."""
+    from insclr.demo import run_demo
+
+    done = run_demo(out, recipe, typer.echo)
+    typer.echo(f"""
+{done.table()}
+
+report  {out / "run" / "report.html"}
+search  insclr serve {out / "store"}
+
+Now your own photos:
+  insclr train PHOTOS --out RUN            teach the network your things; no labels needed
+  insclr index RUN PHOTOS --store STORE    make them searchable
+  insclr serve STORE                       search by photo in your browser""")

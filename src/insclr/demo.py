@@ -1,0 +1,59 @@
+"""The whole job on a drawn collection: collection, training, before and after, index, report."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from insclr.data.demo import draw_collection
+from insclr.evaluation.evaluate import evaluate_labels
+from insclr.evaluation.labels import read_labels
+from insclr.evaluation.results import LabelResult
+from insclr.model.model_file import resolve_model
+from insclr.retrieval.embed import ModelEmbedder
+from insclr.retrieval.extract import describe
+from insclr.retrieval.index import index_images
+from insclr.training.train import train
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo leaves: numbers before and after, and where everything is."""
+
+    before: LabelResult
+    after: LabelResult
+    folder: Path
+
+    def table(self) -> str:
+        """Before and after, one line each."""
+        rows = (("pretrained network", self.before), ("after InsCLR", self.after))
+        lines = [f"{'':<20}{'mAP':>8}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]
+        for name, result in rows:
+            numbers = (result.map, *(result.recall(k) for k in (1, 5, 10)))
+            lines.append(f"{name:<20}" + "".join(f"{number:8.1f}" for number in numbers))
+        return "\n".join(lines)
+
+
+def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
+    """Do what is not done yet in `folder`; a second call repeats nothing but the measuring."""
+    began = time.monotonic()
+
+    def stage(text: str) -> None:
+        say(f"[{time.monotonic() - began:4.0f} s] {text}")
+
+    stage("drawing a collection of 60 things, 25 pictures each")
+    collection = draw_collection(folder / "collection")
+    labels = read_labels(collection / "labels.csv")
+    stage(f"teaching a pretrained network on the {len(labels)} pictures, without their labels")
+    run = folder / "run"
+    model = train(collection, run, recipe, labels=collection / "labels.csv", resume=run.exists())
+    stage("measuring before and after")
+    settings = model.recipe.descriptor
+    pretrained = resolve_model(f"pretrained:{model.recipe.network.backbone}")
+    before = evaluate_labels(describe(pretrained, labels.images, settings), labels)
+    after = evaluate_labels(describe(model, labels.images), labels)
+    stage("indexing the pictures for search")
+    stage(index_images(ModelEmbedder(str(run), model), labels.images, folder / "store").summary())
+    return Demo(before, after, folder)
