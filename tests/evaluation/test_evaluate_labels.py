@@ -101,3 +101,23 @@ def test_no_positives_at_all_and_broken_vectors_are_refused():
         evaluate_labels(torch.eye(3), make_labels(["a", "b", "c"]))
     with pytest.raises(UserError, match="not finite"):
         evaluate_labels(torch.full((2, 2), float("nan")), make_labels(["a", "a"]))
+
+
+def test_images_without_a_descriptor_are_refused_or_left_out():
+    vectors = torch.eye(3)[[0, 0, 1, 1, 2]]
+    vectors[1] = 0
+    labels = make_labels(["a", "a", "b", "b", "a"])
+    with pytest.raises(UserError, match=r"1 of 5 images are missing or unreadable:\n  1\.jpg"):
+        evaluate_labels(vectors, labels)
+    result = evaluate_labels(vectors, labels, allow_missing=True)
+    assert result.images == 4
+    assert [result.labels.paths[q] for q in result.queries] == ["0.jpg", "2.jpg", "3.jpg", "4.jpg"]
+
+
+def test_a_re_ranker_that_changes_nothing_gives_the_same_numbers():
+    vectors = unit_rows(80, 8, seed=2)
+    labels = make_labels([f"thing {i % 9}" for i in range(80)])
+    plain = evaluate_labels(vectors, labels)
+    same = evaluate_labels(vectors, labels, lambda _queries, _database, ranking: ranking)
+    assert same.ap == pytest.approx(plain.ap)
+    assert same.top.tolist() == plain.top.tolist()

@@ -17,7 +17,7 @@ def diffusion(
     k: int = 20,
     query_k: int = 3,
     gamma: float = 3.0,
-    alpha: float = 0.99,
+    alpha: float = 0.9,
     steps: int = 20,
     truncate: int = 5000,
 ) -> Ranking:

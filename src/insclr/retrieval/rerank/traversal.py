@@ -13,9 +13,9 @@ def egt(
     database: Vectors,
     ranking: Ranking,
     *,
-    k: int = 30,
-    threshold: float = 0.8,
-    depth: int = 200,
+    k: int = 5,
+    threshold: float = 0.6,
+    depth: int = 50,
 ) -> Ranking:
     """Walk the neighbour graph from the query.
 
