@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -39,7 +40,8 @@ class ModelEmbedder:
     """An embedder with a model's network, at the size and scales of its recipe; safe to share by threads."""
 
     def __init__(self, name: str, model: Model, workers: int = -1) -> None:
-        self.name = name
+        # A store is used from other folders too: it remembers where the model really is.
+        self.name = str(Path(name).resolve()) if Path(name).exists() else name
         self.fingerprint = model.fingerprint
         self.dim = model.network.dim
         self._model = model

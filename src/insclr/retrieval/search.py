@@ -1,17 +1,23 @@
 """From query vectors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from insclr.data.decode import BadImage, crop_box, decode
+from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
+from insclr.retrieval.embed import embedder_of
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, Calibration, calibration_of
-from insclr.retrieval.store import Condition, Store, parse_where
+from insclr.retrieval.store import Condition, Store, open_store, parse_where
 from insclr.retrieval.store.rows import Ids, Vectors
+
+Box = tuple[float, float, float, float]
 
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
@@ -51,6 +57,57 @@ class Match:
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a line of JSON."""
         return asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The matches of one query file, or the reason why it could not be searched for."""
+
+    query: str
+    matches: tuple[Match, ...] = ()
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a line of JSON."""
+        if self.error:
+            return {"query": self.query, "error": self.error}
+        return {"query": self.query, "matches": [match.to_json() for match in self.matches]}
+
+    def table(self) -> str:
+        """A line a match, with a rule where the likely ones end."""
+        lines = ["score  cosine  path"]
+        for before, match in zip((None, *self.matches), self.matches, strict=False):
+            if not match.likely and (before is None or before.likely):
+                lines.append("-- below, it is more likely something else --")
+            lines.append(f"{match.score:5.2f}  {match.similarity:6.3f}  {match.path}")
+        return "\n".join(lines if self.matches else ["nothing found"])
+
+
+def search_files(
+    uri: str | Path, query: Path, asked: Search, *, box: Box | None = None, model: str = ""
+) -> Iterator[Found]:
+    """Search the store at `uri` for a photo, or for every photo of a folder or list, one after the other.
+
+    An unreadable photo is a UserError when it is the only one; among others it is passed over with a reason.
+    """
+    single = query.is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
+    images = ImageList(query.parent, (query.name,)) if single else list_images(query)
+    store = open_store(uri)
+    try:
+        parse_where(asked.where, store.columns())
+        embedder = embedder_of(store.info, model, workers=0)
+        for i, path in enumerate(images.paths):
+            try:
+                picture = decode(images.file(i))
+            except BadImage as bad:
+                if single:
+                    raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
+                yield Found(path, error=bad.reason)
+                continue
+            vectors = embedder.pictures([crop_box(picture, box) if box else picture])
+            yield Found(str(query) if single else path, tuple(search_set(store, vectors, asked)))
+    finally:
+        store.close()
 
 
 def search_each(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
-from insclr.retrieval.store.rows import Neighbours, Picture, Row, Store, StoreInfo
+from insclr.retrieval.store.rows import Neighbours, Picture, Row, Store, StoreInfo, StoreUnavailable
 from insclr.retrieval.store.where import Condition, parse_where
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Row",
     "Store",
     "StoreInfo",
+    "StoreUnavailable",
     "create_store",
     "open_store",
     "parse_where",

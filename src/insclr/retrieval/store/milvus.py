@@ -12,7 +12,16 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from insclr.errors import UserError
-from insclr.retrieval.store.rows import Ids, Neighbours, Picture, Row, StoreInfo, Vectors, check_vectors
+from insclr.retrieval.store.rows import (
+    Ids,
+    Neighbours,
+    Picture,
+    Row,
+    StoreInfo,
+    StoreUnavailable,
+    Vectors,
+    check_vectors,
+)
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
@@ -276,7 +285,9 @@ def _speaking(uri: str) -> Iterator[None]:
     try:
         yield
     except MilvusException as error:
-        raise UserError(f"Milvus at {uri} does not answer as it should: {error.message or error}") from error
+        raise StoreUnavailable(
+            f"Milvus at {uri} does not answer as it should: {error.message or error}"
+        ) from error
 
 
 def _create_pictures(client: Any, name: str, dim: int) -> None:

@@ -16,6 +16,10 @@ Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 
+class StoreUnavailable(UserError):
+    """The store is elsewhere and does not answer just now."""
+
+
 @dataclass(frozen=True)
 class StoreInfo:
     """What a store is about: whose vectors it holds and which folder its relative paths start from."""

@@ -1,0 +1,92 @@
+"""The JSON that the API gives back; the OpenAPI description is made from these."""
+
+from pydantic import BaseModel, Field
+
+from insclr.retrieval.search import Match
+from insclr.retrieval.store import Row
+
+
+class Problem(BaseModel):
+    """What went wrong, for people."""
+
+    detail: str
+
+
+class Limits(BaseModel):
+    """What one request may hold."""
+
+    bytes: int
+    pixels: int = Field(description="of one uploaded picture")
+    queries: int = Field(description="pictures and rows together")
+    top: int
+
+
+class StoreAnswer(BaseModel):
+    """A store that can be searched."""
+
+    number: int = Field(description="what other calls take as `store`")
+    title: str
+    name: str
+    pictures: int
+    model: str
+    cutoff: float = Field(description="cosine from which on a match is likely")
+    columns: list[str] = Field(description="what a filter can use besides `path`")
+
+
+class AboutAnswer(BaseModel):
+    """What the server has to offer."""
+
+    stores: list[StoreAnswer]
+    rerankers: list[str]
+    limits: Limits
+
+
+class PictureAnswer(BaseModel):
+    """An indexed picture."""
+
+    ref: str = Field(description="names the row in a search: STORE:ID")
+    path: str = Field(description="as indexed; shown, never taken")
+    columns: dict[str, str]
+    thumbnail: str
+    picture: str
+
+
+class MatchAnswer(PictureAnswer):
+    """A picture that was found."""
+
+    similarity: float = Field(description="cosine")
+    score: float = Field(description="calibrated: how likely it shows the same thing, 0 to 1")
+    likely: bool = Field(description="on the near side of the cut-off")
+
+
+class SearchAnswer(BaseModel):
+    """Matches, best first."""
+
+    store: int
+    cutoff: float
+    likely: int = Field(description="how many matches are on the near side of the cut-off")
+    reranked: bool
+    milliseconds: float
+    matches: list[MatchAnswer]
+
+
+def picture_answer(store: int, row: Row) -> PictureAnswer:
+    """A row as the API shows it."""
+    return PictureAnswer(**_address(store, row.id), path=row.picture.path, columns=dict(row.picture.columns))
+
+
+def match_answer(store: int, match: Match) -> MatchAnswer:
+    """A match as the API shows it."""
+    return MatchAnswer(
+        **_address(store, match.id),
+        path=match.path,
+        columns=dict(match.columns),
+        similarity=round(match.similarity, 4),
+        score=round(match.score, 4),
+        likely=match.likely,
+    )
+
+
+def _address(store: int, id_: int) -> dict[str, str]:
+    base = f"/api/stores/{store}/rows/{id_}"
+    return {"ref": f"{store}:{id_}", "thumbnail": f"{base}/thumbnail", "picture": f"{base}/picture"}

@@ -1,0 +1,80 @@
+"""A store as the page sees it: searched by pictures and rows, shown as thumbnails."""
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from insclr.atomic import whole_file
+from insclr.data.decode import decode
+from insclr.retrieval.embed import Embedder
+from insclr.retrieval.score import calibration_of
+from insclr.retrieval.store import Row, Store
+from insclr.retrieval.store.rows import Vectors
+
+THUMBNAIL = 320
+PREVIEW = 1600
+_LARGEST_ID = 2**63 - 1
+
+
+class Collection:
+    """One store with the embedder of its model and a title for people."""
+
+    def __init__(self, title: str, store: Store, embedder: Embedder) -> None:
+        store.info.refuse_other_model(embedder.fingerprint, store.uri)
+        self.title = title
+        self.store = store
+        self.embedder = embedder
+
+    def row(self, id_: int) -> Row | None:
+        """The row of this id, None when there is none."""
+        found = self.store.rows([id_]) if 0 <= id_ <= _LARGEST_ID else []
+        return found[0] if found else None
+
+    def file(self, row: Row) -> Path:
+        """Where the picture of a row is: the only way from a request to the disk."""
+        return self.store.info.root / row.picture.path
+
+    def vectors_of(self, rows: Sequence[Row]) -> Vectors:
+        """The stored vectors of rows."""
+        return self.store.vectors([row.id for row in rows])
+
+    def cutoff(self) -> float:
+        """The cosine of the calibrated cut-off."""
+        return calibration_of(self.store).cutoff
+
+    def sample(self, count: int, seed: int) -> list[Row]:
+        """Some rows by chance, the same for the same seed."""
+        ids = self.store.ids()
+        chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
+        return self.store.rows([int(one) for one in chosen])
+
+    def thumbnail(self, row: Row) -> Path:
+        """A small JPEG of the row's picture, made once; raises BadImage when the file gives none (any more)."""
+        name = row.picture.hash
+        file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
+        source = self.file(row)
+        if not file.exists() or not source.exists():
+            small = _jpeg(source, THUMBNAIL, quality=82)
+            with whole_file(file) as scratch:
+                scratch.write_bytes(small)
+        return file
+
+    def preview(self, row: Row) -> bytes:
+        """A JPEG to look at closely; raises BadImage when the file gives no picture."""
+        return _jpeg(self.file(row), PREVIEW, quality=90)
+
+    def name(self) -> str:
+        """The last part of the store's address."""
+        return os.path.basename(self.store.uri.rstrip("/")) or self.store.uri  # noqa: PTH119 (may be an address)
+
+
+def _jpeg(source: Path, side: int, quality: int) -> bytes:
+    picture = decode(source, longest=side)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    picture.save(written, "JPEG", quality=quality, optimize=True)
+    return written.getvalue()

@@ -1,0 +1,131 @@
+"""From what a request brings (uploads, rows, boxes) to query vectors of a collection."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from insclr.data.decode import BadImage, crop_box, decode, read_header
+from insclr.retrieval.store import Row
+from insclr.retrieval.store.rows import Vectors
+from insclr.web.collection import Collection
+
+Box = tuple[float, float, float, float]
+# A whole picture is never described at more pixels a side than this.
+_LONGEST = 2048
+
+
+class Refused(Exception):
+    """A request that cannot be served: the HTTP status and what to tell the person."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """A row of some collection as a query, perhaps only the part of its picture in a box."""
+
+    home: Collection
+    row: Row
+    box: Box | None
+
+
+@dataclass(frozen=True)
+class UploadQuery:
+    """An uploaded file as a query, perhaps only the part of its picture in a box."""
+
+    content: bytes
+    box: Box | None
+
+
+def parse_boxes(texts: Sequence[str], count: int) -> list[Box | None]:
+    """One box for each of `count` queries from `x1,y1,x2,y2` texts; an empty or missing one means the whole."""
+    if len(texts) > count:
+        raise Refused(422, f"{len(texts)} boxes for {count} pictures: give at most one each")
+    return [_parse_box(text) for text in texts] + [None] * (count - len(texts))
+
+
+def _parse_box(text: str) -> Box | None:
+    if not text.strip():
+        return None
+    try:
+        left, top, right, bottom = (float(part) for part in text.split(","))
+    except ValueError:
+        raise Refused(422, f"{text[:60]!r} is not a box: give x1,y1,x2,y2") from None
+    if not all(math.isfinite(side) and abs(side) < 1e9 for side in (left, top, right, bottom)):
+        raise Refused(422, f"{text[:60]!r} is not a box: its numbers are not finite")
+    if left >= right or top >= bottom:
+        raise Refused(422, f"box {text[:60]} is empty: x1 must be left of x2, y1 above y2")
+    return left, top, right, bottom
+
+
+def embed_queries(
+    collection: Collection,
+    uploads: Sequence[UploadQuery],
+    rows: Sequence[RowQuery],
+    *,
+    fractions: bool,
+    max_pixels: int,
+) -> Vectors:
+    """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
+    stored = [one.row for one in rows if one.home is collection and one.box is None]
+    pictures = [_upload_picture(one, fractions, max_pixels) for one in uploads]
+    pictures += [
+        _row_picture(one, fractions) for one in rows if one.home is not collection or one.box is not None
+    ]
+    parts: list[Vectors] = []
+    try:
+        if stored:
+            parts.append(collection.vectors_of(stored))
+    except KeyError:
+        raise Refused(404, "a picture of the query is no longer in the store") from None
+    if pictures:
+        parts.append(collection.embedder.pictures(pictures))
+    return np.concatenate(parts)
+
+
+def _upload_picture(query: UploadQuery, fractions: bool, max_pixels: int) -> Image.Image:
+    try:
+        header = read_header(io.BytesIO(query.content))
+        if header.width * header.height > max_pixels:
+            raise Refused(
+                413,
+                f"the picture has {header.width} x {header.height} pixels, more than the "
+                f"{max_pixels / 1e6:g} megapixels that are accepted: make it smaller",
+            )
+        picture = decode(io.BytesIO(query.content), None if query.box else _LONGEST)
+    except BadImage as bad:
+        status = 413 if bad.reason.startswith("too large") else 415
+        raise Refused(status, f"the upload cannot be used as a picture: {bad.reason}") from bad
+    return _part(picture, query.box, fractions)
+
+
+def _row_picture(query: RowQuery, fractions: bool) -> Image.Image:
+    try:
+        picture = decode(query.home.file(query.row), None if query.box else _LONGEST)
+    except BadImage as bad:
+        raise Refused(404, f"{query.row.picture.path} cannot be read: {bad.reason}") from bad
+    return _part(picture, query.box, fractions)
+
+
+def _part(picture: Image.Image, box: Box | None, fractions: bool) -> Image.Image:
+    if box is None:
+        return picture
+    left, top, right, bottom = box
+    if fractions:
+        left, right = left * picture.width, right * picture.width
+        top, bottom = top * picture.height, bottom * picture.height
+    if right <= 0 or bottom <= 0 or left >= picture.width or top >= picture.height:
+        raise Refused(
+            422, f"the box lies outside of the picture of {picture.width} x {picture.height} pixels"
+        )
+    # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
+    left, top = min(max(left, 0), picture.width - 1), min(max(top, 0), picture.height - 1)
+    right, bottom = min(max(right, left + 1), picture.width), min(max(bottom, top + 1), picture.height)
+    return crop_box(picture, (left, top, right, bottom))

@@ -1,0 +1,42 @@
+// Talks to the server. Every failure becomes an Error whose message is meant for the person.
+
+async function answer(request) {
+  let response;
+  try {
+    response = await request;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is `insclr serve` still running?");
+  }
+  if (response.ok) return response.json();
+  throw new Error(explain(response.status, await response.json().catch(() => null)));
+}
+
+function explain(status, body) {
+  if (typeof body?.detail === "string") return capital(body.detail);
+  if (Array.isArray(body?.detail)) return body.detail.map((one) => `${one.loc.at(-1)}: ${one.msg}`).join("; ");
+  return `The server answered with status ${status}.`;
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+export const about = () => answer(fetch("/api/about"));
+
+export const sample = (store, seed) => answer(fetch(`/api/stores/${store}/sample?count=24&seed=${seed}`));
+
+export function search(query, options, signal) {
+  const form = new FormData();
+  for (const item of query) {
+    const box = item.box ? item.box.map((side) => side.toFixed(5)).join(",") : "";
+    if (item.file) {
+      form.append("pictures", item.file, item.name);
+      form.append("boxes", box);
+    } else {
+      form.append("rows", item.ref);
+      form.append("row_boxes", box);
+    }
+  }
+  form.append("box_unit", "fraction");
+  for (const [name, value] of Object.entries(options)) form.append(name, value);
+  return answer(fetch("/api/search", { method: "POST", body: form, signal }));
+}
