@@ -9,6 +9,7 @@ from itertools import pairwise
 WIDTH, HEIGHT = 440, 250
 _LEFT, _RIGHT, _BOTTOM = 46, 12, 34
 _LEGEND_ROW = 18
+_MARK_ROW = 14
 _CHARACTER = 6.1  # mean width of a legend character, in units of the view box
 
 
@@ -90,7 +91,9 @@ def line_chart(
     legend, top = _legend(series)
     ticks = nice_ticks(min(0.0, *values) if from_zero else min(values), max(values))
     along = Scale(min(0.0, xs[0]), max(xs[-1], xs[0] + 1), _LEFT, WIDTH - _RIGHT)
-    up = Scale(ticks[0], ticks[-1], HEIGHT - _BOTTOM, top)
+    # The names of the marks stand above the lines, in one row or two.
+    head = _MARK_ROW * (1 + _crowded(marks, along)) if marks else 0
+    up = Scale(ticks[0], ticks[-1], HEIGHT - _BOTTOM, top + head)
     parts = [
         _y_axis(ticks, up, percent),
         _x_axis([x for x in nice_ticks(along.low, along.high) if x <= along.high], along, x_label),
@@ -123,7 +126,8 @@ def histogram_chart(
     bins = [i for i in range(len(edges) - 1) if edges[i] >= low - 1e-9 and edges[i + 1] <= high + 1e-9]
     legend, top = _legend([one for one, _ in shown])
     along = Scale(low, high, _LEFT - 24, WIDTH - _RIGHT)
-    up = Scale(0.0, 1.1, HEIGHT - _BOTTOM, top)  # room above for the names of the marks
+    head = _MARK_ROW * (1 + _crowded(marks, along)) if marks else 0
+    up = Scale(0.0, 1.0, HEIGHT - _BOTTOM, top + head)
     ticks = [tick for tick in nice_ticks(low, high, 7) if low - 1e-9 <= tick <= high + 1e-9]
     parts = [_x_axis(ticks, along, "similarity", decimals=1)]
     for one, numbers in shown:
@@ -207,7 +211,7 @@ def _marks(marks: Sequence[Mark], along: Scale, top: float) -> str:
     for number, mark in enumerate(inside):
         x = along(mark.x)
         # Names of neighbours take turns in height, and stay inside on the right.
-        y = top + 10 + 12 * (number % 2 if len(inside) > 3 or _crowded(inside, along) else 0)
+        y = top + 9 + _MARK_ROW * (number % 2 if _crowded(marks, along) else 0)
         side, anchor = (-4, "end") if x > WIDTH - 90 else (4, "start")
         lines.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{HEIGHT - _BOTTOM}"/>'

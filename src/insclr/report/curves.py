@@ -13,9 +13,10 @@ _BATCH, _MEMORY, _MAIN, _NEAREST, _GREY = 1, 2, 3, 4, 5
 
 def training_curves(run: RunRecord) -> str:
     """Loss and mAP; number and precision of the positives (the paper's analysis figure); similarities."""
+    # Panels that belong together stand side by side, with labels (mAP beside the loss) and without.
     figures = [
         _chart(run, "Loss", "What training makes smaller.", [("loss", "loss", _MAIN)]),
-        _map_chart(run),
+        _map_chart(run) or _pairs_chart(run),
         _chart(
             run,
             "Positives in the batch",
@@ -46,27 +47,22 @@ def training_curves(run: RunRecord) -> str:
         ),
         _chart(
             run,
-            "Similarity of pairs",
-            "Mean cosine of the pairs that the loss pulls together and pushes apart.",
-            [
-                ("positive_similarity", "positive pairs", _MAIN),
-                ("negative_similarity", "negative pairs", _GREY),
-            ],
-        ),
-        _chart(
-            run,
             "Active negatives",
             "Negatives still more similar than the margin, per query image: what is left to push apart.",
             [("active_negatives", "above the margin", _NEAREST)],
             from_zero=True,
         ),
+        _pairs_chart(run) if _map_chart(run) else "",
     ]
     return f'<div class="grid">{"".join(figures)}</div>' if any(figures) else ""
 
 
 def round_marks(run: RunRecord) -> list[Mark]:
     """Where each round begins on the common axis; none for a single round."""
-    return [Mark(one.offset, f"round {one.number}") for one in run.rounds] if len(run.rounds) > 1 else []
+    if len(run.rounds) < 2:
+        return []
+    word = "round " if len(run.rounds) <= 6 else ""
+    return [Mark(one.offset, f"{word}{one.number}") for one in run.rounds]
 
 
 def similarity_histograms(run: RunRecord) -> str:
@@ -106,6 +102,15 @@ def _chart(
         from_zero=from_zero,
     )
     return figure(title, about, chart)
+
+
+def _pairs_chart(run: RunRecord) -> str:
+    return _chart(
+        run,
+        "Similarity of pairs",
+        "Mean cosine of the pairs that the loss pulls together and pushes apart.",
+        [("positive_similarity", "positive pairs", _MAIN), ("negative_similarity", "negative pairs", _GREY)],
+    )
 
 
 def _map_chart(run: RunRecord) -> str:
