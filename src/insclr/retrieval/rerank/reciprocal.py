@@ -26,6 +26,7 @@ def k_reciprocal(
     The query is compared with the database as if it had been added to it, which in leave-one-out it is.
     """
     encoder = _encoder(database, k1, k2)
+    encoder.fill(database, ranking.ids[:, :depth])
     scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
     dense = np.zeros(len(database), dtype=np.float32)
     for query, (results, own) in enumerate(zip(ranking.ids, ranking.own_rows, strict=True)):
@@ -33,7 +34,7 @@ def k_reciprocal(
         similar = database[results] @ queries[query]  # (depth,)
         columns, values = encoder.encode_query(database, queries[query], results, similar, int(own))
         dense[columns] = values
-        lengths, columns_of, values_of = encoder.rows(database, results)
+        lengths, columns_of, values_of = encoder.rows(results)
         shared = np.minimum(dense[columns_of], values_of)
         overlap = np.bincount(np.repeat(np.arange(len(results)), lengths), shared, minlength=len(results))
         jaccard = 1 - overlap / (2 - overlap)  # both encodings sum to one
@@ -45,23 +46,33 @@ def k_reciprocal(
 class _Encoder:
     """Reciprocal encodings of database rows, sparse, filled as rows are asked for."""
 
-    def __init__(self, k1: int, k2: int) -> None:
+    def __init__(self, count: int, k1: int, k2: int) -> None:
         self.k1, self.k2 = k1, k2
         self._single = dict[int, tuple[Ids, Vectors]]()  # before the mean over k2 neighbours
-        self._meant = dict[int, tuple[Ids, Vectors]]()
+        # The means lie end to end: where each row's entries start, and how many there are (0: not yet made).
+        self._start = np.zeros(count, dtype=np.int64)
+        self._length = np.zeros(count, dtype=np.int64)
+        self._columns = np.empty(0, dtype=np.int64)
+        self._values = np.empty(0, dtype=np.float32)
 
-    def rows(self, database: Vectors, rows: Ids) -> tuple[Ids, Ids, Vectors]:
-        """Encodings of rows, end to end: how many entries each has, their columns, their values."""
+    def rows(self, rows: Ids) -> tuple[Ids, Ids, Vectors]:
+        """Encodings of filled rows, end to end: how many entries each has, their columns, their values."""
+        lengths = self._length[rows]
+        before = np.cumsum(lengths) - lengths
+        entries = np.arange(lengths.sum()) + np.repeat(self._start[rows] - before, lengths)
+        return lengths, self._columns[entries], self._values[entries]
+
+    def fill(self, database: Vectors, ids: Ids) -> None:
+        """Make sure that the encodings of the rows `ids` are there."""
+        rows = np.unique(ids[self._length[ids] == 0])
         near = self._graph(database).rows(database, rows)[0][:, : self.k2 - 1]
-        missing = [i for i, row in enumerate(rows.tolist()) if row not in self._meant]
-        if missing:
-            groups = np.column_stack([rows, near])[missing]  # (missing, k2)
-            self._encode(database, np.unique(groups))
-            for group in groups.tolist():
-                self._meant[group[0]] = _mean([self._single[row] for row in group])
-        found = [self._meant[row] for row in rows.tolist()]
-        lengths = np.array([len(columns) for columns, _ in found])
-        return lengths, np.concatenate([c for c, _ in found]), np.concatenate([v for _, v in found])
+        groups = np.column_stack([rows, near])  # (rows, k2)
+        self._encode(database, np.unique(groups))
+        made = [_mean([self._single[row] for row in group]) for group in groups.tolist()]
+        self._length[rows] = [len(columns) for columns, _ in made]
+        self._start[rows] = len(self._columns) + np.cumsum(self._length[rows]) - self._length[rows]
+        self._columns = np.concatenate([self._columns, *(columns for columns, _ in made)])
+        self._values = np.concatenate([self._values, *(values for _, values in made)])
 
     def encode_query(
         self, database: Vectors, query: Vectors, results: Ids, similar: Vectors, own: int
@@ -70,7 +81,9 @@ class _Encoder:
         graph = self._graph(database)
         first = results[: self.k1]
         # The query belongs to a result's k1 nearest if it is as near as the last of them, up to rounding.
-        last = graph.rows(database, first)[1][:, -1]
+        last = graph.rows(database, first)[1].min(axis=1, initial=2)
+        if graph.k < self.k1:
+            last[:] = -1  # so small a database that everybody is near
         members = first[similar[: self.k1] >= last - 1e-6]
         columns = _expanded(graph, database, members, self.k1, own)
         values = _fractions(database[columns] @ query)
@@ -93,8 +106,8 @@ class _Encoder:
 
 
 @once_per_database
-def _encoder(_database: Vectors, k1: int, k2: int) -> _Encoder:
-    return _Encoder(k1, k2)
+def _encoder(database: Vectors, k1: int, k2: int) -> _Encoder:
+    return _Encoder(len(database), k1, k2)
 
 
 def _reciprocal(graph: NeighbourGraph, database: Vectors, rows: Ids, k: int) -> tuple[Ids, Mask]:
