@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from html import escape
@@ -18,6 +19,7 @@ from insclr.evaluation.metrics import Ids
 from insclr.evaluation.results import LabelResult
 
 _SIDE = 128  # pixels of a thumbnail
+_PER_INSTANCE = 2  # queries of one instance on the page
 Tile = Callable[[int], str]  # the <img> of a row of the labels
 
 
@@ -28,8 +30,8 @@ def write_compare_page(comparison: Comparison, out: Path | str, a: str, b: str, 
             raise UserError(f"{name} is not among the compared models: {', '.join(comparison.results)}.")
     left, right = comparison.results[a], comparison.results[b]
     apart = right.ap - left.ap  # (queries,)
-    chosen = np.argsort(-np.abs(apart), kind="stable")[:queries]
-    chosen = chosen[apart[chosen] != 0]
+    chosen = _varied(np.argsort(-np.abs(apart), kind="stable"), left)
+    chosen = chosen[apart[chosen] != 0][:queries]
     tile = cache(_tile_of(left.labels))
     body = [_head(comparison, a, b), _scatter(left, right, a, b)]
     for title, some in (
@@ -43,6 +45,17 @@ def write_compare_page(comparison: Comparison, out: Path | str, a: str, b: str, 
         body.append("<p>The two models agree on every query.</p>")
     with whole_file(out) as scratch:
         scratch.write_text(_PAGE.format(title=escape(f"{a} and {b}"), body="\n".join(body)), encoding="utf-8")
+
+
+def _varied(order: Ids, result: LabelResult) -> Ids:
+    """The queries in this order, but no more than a few of one instance: they tend to fail alike."""
+    seen, kept = Counter[str](), []
+    for query in order.tolist():
+        instance = result.labels.instances[result.queries[query]]
+        seen[instance] += 1
+        if seen[instance] <= _PER_INSTANCE:
+            kept.append(query)
+    return np.array(kept, dtype=np.int64)
 
 
 def _head(comparison: Comparison, a: str, b: str) -> str:
@@ -74,12 +87,13 @@ def _scatter(left: LabelResult, right: LabelResult, a: str, b: str) -> str:
     """Every query as a dot: its AP with one model across, with the other up."""
     # Thousands of dots on one spot tell no more than a few: draw each cell of a fine grid once.
     cells = np.unique(np.round(np.stack([left.ap, right.ap], axis=1) * 80), axis=0) / 80 * 260
-    dots = "".join(f'<circle cx="{x + 10:.0f}" cy="{270 - y:.0f}" r="2"/>' for x, y in cells)
+    dots = "".join(f'<circle cx="{x + 10:.0f}" cy="{270 - y:.0f}" r="1.6"/>' for x, y in cells)
     wins, losses = int((right.ap > left.ap).sum()), int((right.ap < left.ap).sum())
     return (
         '<figure><svg viewBox="0 0 280 280" role="img" aria-label="AP of every query with both models">'
-        '<rect x="10" y="10" width="260" height="260"/><line x1="10" y1="270" x2="270" y2="10"/>'
-        f"{dots}</svg><figcaption>AP of every query: across {escape(a)}, up {escape(b)}. Above the line "
+        f'<rect x="10" y="10" width="260" height="260"/>{dots}'
+        '<line x1="10" y1="270" x2="270" y2="10"/></svg>'
+        f"<figcaption>AP of every query: across {escape(a)}, up {escape(b)}. Above the line "
         f"{escape(b)} is better ({wins} of {len(left.ap)}), below {escape(a)} ({losses}).</figcaption></figure>"
     )
 
@@ -154,13 +168,13 @@ section {{ display: flex; gap: 1.2rem; background: var(--card); border: 1px soli
 .asked img {{ width: 128px; border-radius: 6px; outline: 3px solid var(--accent) }}
 .asked span {{ font-size: .75rem }}
 .models {{ flex: 1; min-width: 0 }}
-.model {{ display: grid; grid-template-columns: auto 120px auto; gap: .2rem .7rem; align-items: center;
-  justify-content: start }}
+.model {{ display: flex; flex-wrap: wrap; gap: .2rem .7rem; align-items: center }}
 .model + .model {{ margin-top: .9rem }}
-.name {{ font-weight: 600 }} .ap {{ font-variant-numeric: tabular-nums; color: var(--soft) }}
-.bar {{ height: 6px; border-radius: 3px; background: var(--edge); overflow: hidden }}
+.name {{ font-weight: 600; min-width: 13rem }} .ap {{ font-variant-numeric: tabular-nums; color: var(--soft) }}
+.bar {{ width: 120px; height: 6px; border-radius: 3px; background: var(--edge); overflow: hidden }}
 .bar i {{ display: block; height: 100%; background: var(--accent) }}
-ol {{ grid-column: 1 / -1; list-style: none; display: flex; gap: .4rem; margin: 0; padding: 4px; overflow-x: auto }}
+ol {{ flex: 1 0 100%; min-width: 0; list-style: none; display: flex; gap: .4rem; margin: 0; padding: 4px;
+  overflow-x: auto }}
 li {{ position: relative; flex: 0 0 76px; height: 76px; border-radius: 6px; border: 3px solid; overflow: hidden }}
 li img {{ width: 100%; height: 100%; object-fit: cover; display: block }}
 li b {{ position: absolute; right: 0; bottom: 0; width: 1.3em; text-align: center; background: var(--card);
