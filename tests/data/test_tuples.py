@@ -73,3 +73,22 @@ def test_more_tuples_than_images_is_refused() -> None:
 def test_a_tuple_that_leaves_no_candidates_is_refused() -> None:
     with pytest.raises(UserError, match="3 neighbours does not fit a candidate pool of 3"):
         TupleSampler(ring_pool(8, 3), 2, 3, seed=0)
+
+
+def test_members_are_drawn_from_the_mined_ones_before_the_others() -> None:
+    pool_ids = torch.arange(1, 7).repeat(8, 1).to(torch.int32)  # candidates 1 ... 6 of every image
+    mined = torch.zeros(8, 6, dtype=torch.bool)
+    mined[:, 3:] = True  # 4, 5, 6
+    mined[0] = False
+    mined[0, 5] = True  # image 0 has one alone: the top-ranked fill up
+    seen: set[tuple[int, ...]] = set()
+    for n in range(40):
+        for anchor, *members in TupleSampler(pool_ids, 4, 2, seed=3, mined=mined).step(n).tolist():
+            if anchor == 0:
+                assert members == [6, 1]
+            else:
+                assert set(members) <= {4, 5, 6}
+                seen.add(tuple(members))
+    assert len(seen) == 6  # every ordered pair of the three comes up
+    again = TupleSampler(pool_ids, 4, 2, seed=3, mined=mined)
+    assert torch.equal(again.step(5), TupleSampler(pool_ids, 4, 2, seed=3, mined=mined).step(5))

@@ -16,7 +16,10 @@ class TupleSampler:
     An epoch that ends inside a batch goes on with the next one's first anchors.
     """
 
-    def __init__(self, pool_ids: Tensor, tuples: int, neighbours: int, seed: int) -> None:
+    def __init__(
+        self, pool_ids: Tensor, tuples: int, neighbours: int, seed: int, mined: Tensor | None = None
+    ) -> None:
+        """`mined` (N, P) marks positives of the pool: members are drawn from them, then from the top-ranked."""
         images, pool_size = pool_ids.shape
         if not 1 <= tuples <= images:
             raise UserError(
@@ -30,6 +33,8 @@ class TupleSampler:
             )
         # Copied: a view would keep the whole pool alive in every worker.
         self._neighbours = pool_ids[:, :neighbours].clone()  # (N, N_b)
+        self._pool_ids = pool_ids if mined is not None else None
+        self._mined = mined
         self._tuples = tuples
         self._seed = seed
         self._next = 0
@@ -42,7 +47,17 @@ class TupleSampler:
         anchors = self._anchors(epoch)[place : place + self._tuples]
         if len(anchors) < self._tuples:
             anchors = torch.cat([anchors, self._anchors(epoch + 1)[: self._tuples - len(anchors)]])
-        return torch.cat([anchors[:, None], self._neighbours[anchors].long()], dim=1)
+        return torch.cat([anchors[:, None], self._members(anchors, n)], dim=1)
+
+    def _members(self, anchors: Tensor, n: int) -> Tensor:
+        if self._mined is None or self._pool_ids is None:
+            return self._neighbours[anchors].long()
+        # Random order of the mined ones, then the others by rank.
+        mined = self._mined[anchors]  # (T, P)
+        order = torch.rand(mined.shape, generator=_generator(self._seed, n, 1)) - 1
+        rank = torch.arange(mined.shape[1], dtype=order.dtype).expand_as(order)
+        columns = torch.where(mined, order, rank).argsort(dim=1)[:, : self._neighbours.shape[1]]
+        return self._pool_ids[anchors].gather(1, columns).long()
 
     def __iter__(self) -> Iterator[Tensor]:
         while True:
@@ -66,7 +81,12 @@ class TupleSampler:
     def _anchors(self, epoch: int) -> Tensor:
         if epoch not in self._order:
             self._order = {known: order for known, order in self._order.items() if abs(known - epoch) == 1}
-            mixed = np.random.SeedSequence([self._seed, epoch]).generate_state(1, np.uint64)[0]
-            generator = torch.Generator().manual_seed(int(mixed))
-            self._order[epoch] = torch.randperm(len(self._neighbours), generator=generator)
+            self._order[epoch] = torch.randperm(
+                len(self._neighbours), generator=_generator(self._seed, epoch)
+            )
         return self._order[epoch]
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    mixed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed))

@@ -1,0 +1,53 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insclr.mining.overlap import estimate_size, neighbour_overlap
+from insclr.mining.pool import build_pool
+
+
+def _pool(features: torch.Tensor, size: int) -> torch.Tensor:
+    return build_pool(torch.nn.functional.normalize(features, dim=1), size).ids
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(5, 30), st.integers(1, 6), st.integers(0, 10_000))
+def test_overlap_is_the_share_of_common_members_counted_one_by_one(images: int, k: int, seed: int) -> None:
+    ids = _pool(torch.randn(images, 6, generator=torch.Generator().manual_seed(seed)), min(8, images - 1))
+    found = neighbour_overlap(ids, k)
+    k = min(k, ids.shape[1])
+    query_sets = [{i, *ids[i, :k].tolist()} for i in range(images)]
+    for i in range(images):
+        for place, j in enumerate(ids[i].tolist()):
+            expected = len(query_sets[i] & query_sets[j]) / (k + 1)
+            assert found.shared[i, place].item() == pytest.approx(expected, abs=1e-3)
+            assert bool(found.mutual[i, place]) == (place < k and i in ids[j, :k].tolist())
+
+
+def _things(sizes: list[int], spread: float, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(len(sizes), 64, generator=generator)
+    return torch.cat(
+        [c + spread * torch.randn(n, 64, generator=generator) for c, n in zip(centres, sizes, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("pictures", [3, 10, 30])
+def test_the_estimate_follows_the_number_of_pictures_of_a_thing(pictures: int) -> None:
+    ids = _pool(_things([pictures] * (600 // pictures), spread=0.7), 100)
+    assert pictures / 2 <= estimate_size(ids) <= 2.5 * pictures
+
+
+def test_the_estimate_of_a_tiny_collection_is_possible() -> None:
+    assert estimate_size(_pool(torch.randn(5, 4), 4)) in (2, 3, 4)
+
+
+def test_strangers_near_a_thing_share_less_of_its_neighbourhood_than_members() -> None:
+    # One thing of ten pictures and a crowd around it, at cosines that overlap with the thing's own.
+    features = torch.cat([_things([10], spread=0.6), _things([1] * 90, spread=0.0, seed=1)])
+    ids = _pool(features, 30)
+    shared = neighbour_overlap(ids, 9).shared[:10].float()
+    member = ids[:10] < 10
+    assert shared[member].mean() > 0.8
+    assert shared[~member].mean() < 0.3
