@@ -82,6 +82,13 @@ def test_allowed_missing_and_unreadable_images_are_taken_out(tmp_path):
     assert "not comparable" in result.table()
 
 
+def test_a_setting_without_positives_has_no_number(tmp_path):
+    protocol = small_roxford(tmp_path, missing=("image_5", "image_8"))
+    told = evaluate_protocol(protocol, Embedder(), allow_missing=True).to_json()
+    assert told["hard"] == {"map": None, "mp@1": None, "mp@5": None, "mp@10": None, "queries": 0}
+    assert told["easy"]["queries"] == 2
+
+
 def test_no_query_left_is_an_error_even_when_missing_is_allowed(tmp_path):
     protocol = small_roxford(tmp_path, missing=("query_a", "query_b"))
     with pytest.raises(UserError, match="none of the 2 query images"):

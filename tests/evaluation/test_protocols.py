@@ -214,7 +214,7 @@ def classic_files(root, queries=55):
     touch(root, "jpg/other.jpg", "jpg/far.jpg")
 
 
-def test_classic_files_with_oxfords_prefix(tmp_path):
+def test_classic_files_with_oxfords_prefix(tmp_path, caplog):
     classic_files(tmp_path)
     touch(tmp_path, f"jpg/{sorted(CORRUPT_PARIS)[0]}.jpg")
     protocol = load_protocol("oxford5k", tmp_path)
@@ -224,6 +224,7 @@ def test_classic_files_with_oxfords_prefix(tmp_path):
     names = [protocol.database.paths[i] for i in protocol.settings["all"][2].positives]
     assert names == ["jpg/hall_2.jpg", "jpg/other.jpg"]
     assert all(len(ids) == 0 for ids in protocol.missing())
+    assert "57 images" in caplog.text  # the real one has 5063
 
 
 def test_incomplete_classic_files_are_refused(tmp_path):

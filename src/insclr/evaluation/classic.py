@@ -1,5 +1,6 @@
 """The original Oxford5k and Paris6k (Philbin et al. 2007, 2008), from their text files."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from insclr.evaluation.protocol import (
     trapezoid_metric,
 )
 
+logger = logging.getLogger(__name__)
+
 QUERIES = 55
+IMAGES = {"oxford5k": 5063, "paris6k": 6392}
 OXFORD_PREFIX = "oxc1_"  # stands before the image names in Oxford's query files alone
 
 # The 20 files that are damaged in the official archive; no evaluation uses them.
@@ -53,6 +57,14 @@ def load_classic(name: str, root: Path, ground_truth: Path | None = None) -> Ret
     found = images_by_name(root)
     wanted = {image for images in (*right, *junk) for image in images} | {query for query, _ in named}
     database = sorted((wanted | found.keys()) - CORRUPT_PARIS, key=natural_key)
+    if len(database) != IMAGES[name]:
+        logger.warning(
+            "%s: %d images under %s, the benchmark has %d: keep others, such as distractors, elsewhere",
+            name,
+            len(database),
+            root,
+            IMAGES[name],
+        )
     row = {image: i for i, image in enumerate(database)}
 
     def rows(images: list[str]) -> Ids:

@@ -107,7 +107,10 @@ class ProtocolResult:
             "missing": list(self.missing),
         }
         for setting, score in self.scores.items():
-            percent = {name: 100 * mean for name, mean in score.means.items()}
+            # A setting without any positive has no mean; JSON knows no nan.
+            percent: dict[str, object] = {
+                name: None if np.isnan(mean) else 100 * mean for name, mean in score.means.items()
+            }
             percent["queries"] = int((~np.isnan(score.ap)).sum())
             told |= percent if setting == "all" else {setting: percent}
         return told

@@ -113,7 +113,7 @@ def _encoder(database: Vectors, k1: int, k2: int) -> _Encoder:
 def _reciprocal(graph: NeighbourGraph, database: Vectors, rows: Ids, k: int) -> tuple[Ids, Mask]:
     """The k nearest (rows, k) of each row, and which of them have the row among their own k nearest."""
     near = graph.rows(database, rows)[0][:, :k]
-    back = graph.rows(database, near.ravel())[0][:, :k].reshape(*near.shape, -1)  # (rows, k, k)
+    back = graph.rows(database, near.ravel())[0][:, :k].reshape(*near.shape, near.shape[1])  # (rows, k, k)
     return near, (back == rows[:, None, None]).any(axis=2)
 
 
