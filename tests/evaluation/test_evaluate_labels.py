@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from insclr.errors import UserError
-from insclr.evaluation.evaluate import evaluate_labels
+from insclr.evaluation.evaluate import evaluate_labels, require_images
 from insclr.evaluation.labels import Labels
 from insclr.retrieval.rerank import ranking
 
@@ -121,3 +121,12 @@ def test_a_re_ranker_that_changes_nothing_gives_the_same_numbers():
     same = evaluate_labels(vectors, labels, lambda _queries, _database, ranking: ranking)
     assert same.ap == pytest.approx(plain.ap)
     assert same.top.tolist() == plain.top.tolist()
+
+
+def test_missing_files_can_be_refused_before_any_work(tmp_path):
+    (tmp_path / "0.jpg").touch()
+    labels = Labels(tmp_path, ("0.jpg", "1.jpg"), ("a", "a"))
+    with pytest.raises(UserError, match=r"1 of 2 images are missing or unreadable:\n  1\.jpg"):
+        require_images(labels)
+    require_images(labels, allow_missing=True)
+    require_images(labels.subset(np.array([0])))

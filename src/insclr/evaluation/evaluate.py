@@ -61,6 +61,13 @@ def evaluate_labels(
     return LabelResult(labels, queries, ap, first, top, images=len(index))
 
 
+def require_images(labels: Labels, *, allow_missing: bool = False) -> None:
+    """Refuse labels whose files are not all on disk, before any of them is described."""
+    missing = [path for i, path in enumerate(labels.paths) if not labels.images.file(i).is_file()]
+    if missing:
+        _refuse("the labels", missing, len(labels), allow_missing)
+
+
 def evaluate_protocol(
     protocol: RetrievalProtocol,
     embed: Embed,
