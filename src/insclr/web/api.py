@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Path, Query, Response, UploadFile
+from fastapi import APIRouter, File, Form, Header, Path, Query, Response, UploadFile
 from fastapi.responses import FileResponse
 
 from insclr.data.decode import BadImage
@@ -148,7 +148,11 @@ def create_api(collections: Sequence[Collection], settings: ServeSettings) -> AP
         return picture_answer(store, row_of(collection_of(store), row))
 
     @api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=FileResponse)
-    def thumbnail(store: StoreNumber, row: RowId) -> FileResponse:
+    def thumbnail(
+        store: StoreNumber,
+        row: RowId,
+        if_none_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+    ) -> Response:
         """A small JPEG of an indexed picture; 404 when its file is gone."""
         collection = collection_of(store)
         found = row_of(collection, row)
@@ -156,7 +160,11 @@ def create_api(collections: Sequence[Collection], settings: ServeSettings) -> AP
             file = collection.thumbnail(found)
         except BadImage as bad:
             raise Refused(404, f"{found.picture.path}: {bad.reason}") from bad
-        return FileResponse(file, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
+        # A browser may keep it but asks each time: a vanished file must not go on being shown.
+        headers = {"cache-control": "private, no-cache", "etag": f'"{found.picture.hash}"'}
+        if if_none_match == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return FileResponse(file, media_type="image/jpeg", headers=headers)
 
     @api.get("/stores/{store}/rows/{row}/picture", responses=_SAYS | _JPEG, response_class=Response)
     def picture(store: StoreNumber, row: RowId) -> Response:
@@ -167,6 +175,6 @@ def create_api(collections: Sequence[Collection], settings: ServeSettings) -> AP
             content = collection.preview(found)
         except BadImage as bad:
             raise Refused(404, f"{found.picture.path}: {bad.reason}") from bad
-        return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
+        return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
     return api

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from insclr.web.settings import ServeSettings
@@ -31,10 +32,6 @@ _HEADERS = {
 }
 
 
-class _BodyTooLarge(Exception):
-    pass
-
-
 class Guard:
     """ASGI middleware around the whole application."""
 
@@ -48,12 +45,9 @@ class Guard:
             await self.app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        started = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -62,11 +56,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
-        try:
-            await self.app(scope, self._counted(receive), send_with_headers)
-        except _BodyTooLarge:
-            if not started:
-                await self._too_large()(scope, receive, send_with_headers)
+        await self.app(scope, self._counted(receive), send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -83,7 +73,7 @@ class Guard:
                 return _problem(401, "a token is needed: open the address that `insclr serve` printed")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.settings.max_bytes:
-            return self._too_large()
+            return _problem(413, self._too_large())
         return None
 
     def _own_name(self, host: str) -> bool:
@@ -93,8 +83,8 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.settings.token.encode())
 
-    def _too_large(self) -> Response:
-        return _problem(413, f"the upload is larger than {self.settings.max_bytes / 1e6:g} MB")
+    def _too_large(self) -> str:
+        return f"the upload is larger than {self.settings.max_bytes / 1e6:g} MB"
 
     def _counted(self, receive: Receive) -> Receive:
         read = 0
@@ -104,7 +94,7 @@ class Guard:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self.settings.max_bytes:
-                raise _BodyTooLarge
+                raise HTTPException(413, self._too_large())
             return message
 
         return counted

@@ -1,0 +1,52 @@
+"""Requests made up from the API's own description: whatever comes, the server never fails."""
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+
+from conftest import make_collection
+from insclr.web.server import create_app
+
+schemathesis = pytest.importorskip("schemathesis")
+
+
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_no_request_makes_the_server_fail(tmp_path: Path, mode: str) -> None:
+    app = create_app([make_collection(tmp_path, things=3, views=4)])
+    local = {"host": "127.0.0.1"}
+    description = schemathesis.openapi.from_asgi("/openapi.json", app, headers=local)
+    statuses: Counter[int] = Counter()
+    for found in description.get_all_operations():
+        requests = found.ok().as_strategy(generation_mode=schemathesis.GenerationMode(mode))
+
+        @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(requests)
+        def ask(case: object) -> None:
+            response = case.call(headers=local)  # type: ignore[attr-defined]
+            statuses[response.status_code] += 1
+            assert response.status_code < 500, response.text
+
+        with suppress(Unsatisfiable):  # a call that takes nothing cannot be called wrongly
+            ask()
+    assert statuses.total() >= 80
+    assert statuses[200] > 0 if mode == "positive" else statuses[422] > 0
+
+
+def test_the_description_is_whole(tmp_path: Path) -> None:
+    described = create_app([make_collection(tmp_path, things=2, views=2)]).openapi()
+    assert set(described["paths"]) == {
+        "/api/about",
+        "/api/search",
+        "/api/stores/{store}/sample",
+        "/api/stores/{store}/rows/{row}",
+        "/api/stores/{store}/rows/{row}/thumbnail",
+        "/api/stores/{store}/rows/{row}/picture",
+    }
+    for methods in described["paths"].values():
+        for operation in methods.values():
+            assert operation["description"]
+            assert {"200", "404", "503"} <= set(operation["responses"])
