@@ -15,13 +15,15 @@ _EDIBLE = {"carton", "can", "bottle", "jar", "tin"}
 
 _BRANDS = (
     "Velmora", "Pinquill", "Oolara", "Bramblo", "Havmark", "Luzette", "Tindra", "Zunder", "Nomiko", "Quillby",
-    "Osprel", "Marvane", "Kettlo", "Fjordal", "Wexley", "Dunmorra", "Solvita", "Grettel", "Ambrose", "Yarrowby",
+    "Osprel", "Marvane", "Kettlo", "Fjordal", "Wexley", "Dunmorra", "Solvita", "Grettel", "Ambrosel", "Yarrowby",
     "Piccola", "Runa", "Threnody", "Ottoway", "Cinderby", "Mellowin", "Hixton", "Jorvika", "Sablewood", "Lorimer",
-    "Umbrella", "Calloway", "Eskelin", "Vantry", "Noctua", "Bellarosa", "Tamsin", "Orrery", "Willet", "Zephine",
+    "Umbrelo", "Callomay", "Eskelin", "Vantry", "Noctua", "Bellarosa", "Tamsin", "Orrery", "Willet", "Zephine",
 )  # fmt: skip
 _STRANGE_BRANDS = (
-    "Abelone", "Brisko", "Clovis", "Dapple", "Ermine", "Falkor", "Gusto", "Hibernia", "Indigo", "Juno", "Krill",
-    "Lumen", "Mosaik", "Nimbus", "Opaline", "Pomona", "Quasar", "Rosalba", "Sirocco", "Tundra",
+    "Abelone", "Brisko", "Clovis", "Dapple", "Erminet", "Falkor", "Gustavo", "Hibern", "Indigar", "Junio",
+    "Krillon", "Lumenta", "Mosaik", "Nimbula", "Opaline", "Pomonel", "Quasimo", "Rosalba", "Sirocca", "Tundral",
+    "Ulmer", "Vireo", "Waxwing", "Xantho", "Yonder", "Zircon", "Aldous", "Bosco", "Cormo", "Delphin", "Egret",
+    "Fernby",
 )  # fmt: skip
 _FLAVOURS = (
     "Lemon", "Mint", "Cherry", "Peach", "Ginger", "Cocoa", "Almond", "Plum", "Honey", "Lime", "Hazel", "Vanilla",

@@ -129,7 +129,8 @@ class Shell:
         row = np.clip((1 - y / self.height) * rows, 0, rows - 1).astype(np.intp)
         towards = (self.rotation.T @ light.direction).astype(np.float32)
         radius = np.maximum(np.hypot(x, z), 1e-6)
-        facing = np.clip((x * towards[0] + z * towards[2]) / radius - slope * towards[1], 0, 1)
+        along = (x * towards[0] + z * towards[2]) / radius - slope * towards[1]
+        facing = np.clip(along / np.sqrt(1 + slope**2), 0, 1)
         level = light.ambient + (1 - light.ambient) * facing
         shine = (255 * self.gloss) * np.square(np.square(np.square(facing**3)))
         seen = np.empty((*hit.shape, 4), np.uint8)
