@@ -2,6 +2,8 @@
 
 import logging
 import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,15 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d+)\.pt")
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
-    """Write `state` as folder/step-N.pt and remove all but the last `keep` checkpoints."""
+def save_checkpoint(
+    folder: Path, step: int, state: dict[str, Any], keep: int, files: Mapping[str, Path] | None = None
+) -> None:
+    """Write `state` as folder/step-N.pt with copies of `files` beside it; remove all but the last `keep`."""
     try:
+        for name, file in (files or {}).items():
+            with whole_file(beside(folder, step, name)) as scratch:
+                shutil.copyfile(file, scratch)
+        # Last, so that a checkpoint that is there has all its copies.
         with whole_file(folder / f"step-{step:07d}.pt") as scratch:
             torch.save(state, scratch)
     except OSError as error:
@@ -26,6 +34,15 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
         ) from error
     for old in list_checkpoints(folder)[:-keep]:
         old.unlink(missing_ok=True)
+    kept = {path.stem for path in list_checkpoints(folder)}
+    for copy in folder.glob("step-*.bank"):
+        if copy.name.split(".")[0] not in kept:
+            copy.unlink(missing_ok=True)
+
+
+def beside(folder: Path, step: int, name: str) -> Path:
+    """Where the checkpoint of `step` keeps its copy of a memory-mapped bank."""
+    return folder / f"step-{step:07d}.{name}.bank"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -1,10 +1,17 @@
-"""Pooled features of a whole collection, computed once per backbone and kept in blocks that survive a kill."""
+"""Pooled features of a whole collection, computed once per backbone.
+
+The ranks make blocks of them, which survive a kill; when all are there they become one file that is memory-mapped,
+so that a million images cost no memory and the ranks of a node share the pages.
+"""
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -15,18 +22,30 @@ from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
+from insclr.training.distributed import Ranks
 
 _BLOCK = 1024  # images a file
 _BATCH = 32  # images a forward pass
+_PLAIN, _VIEWS, _ABOUT = "plain.bin", "views.bin", "about.json"
 
 
 @dataclass(frozen=True)
 class PooledFeatures:
-    """Unit pooled features, before the FC, of every image's plain view and of some augmented views."""
+    """Unit pooled features, before the FC, of every readable image's plain view and of some augmented views."""
 
-    plain: Tensor  # (N, C) float16
-    views: Tensor  # (V, N, C) float16
-    seen: Tensor  # (N,) bool: False where the image could not be read
+    plain: Tensor  # (S, C) float16
+    views: Tensor  # (V, S, C) float16
+    seen: Tensor  # (S,) ids of the images that could be read, ascending
+
+    def of(self, ids: Tensor) -> "PooledFeatures":
+        """The rows of the images `ids`, ascending; zero for one that could not be read this time."""
+        if torch.equal(ids, self.seen):
+            return self
+        place = torch.searchsorted(self.seen, ids).clamp(max=len(self.seen) - 1)
+        known = self.seen[place] == ids
+        plain, views = self.plain[place], self.views[:, place]
+        plain[~known], views[:, ~known] = 0, 0
+        return PooledFeatures(plain, views, ids)
 
 
 def pooled_features(
@@ -40,27 +59,96 @@ def pooled_features(
     seed: int,
     workers: int,
     skipped: Skipped,
+    ranks: Ranks | None = None,
     title: str = "describing",
 ) -> PooledFeatures:
-    """Read the features from `folder`, computing the blocks that are not there yet."""
-    key = _key(network, images, f"{plain_size} {augmented_size} {views} {seed}")
+    """Read the features from `folder`, computing what is not there yet; ranks share the work."""
+    ranks = ranks or Ranks()
+    settings = f"{plain_size} {augmented_size} {views} {seed} 2"
+    key = ranks.from_first(_key(network, images, settings) if ranks.first else None)
     home = folder / f"features-{key}"
-    starts = range(0, len(images), _BLOCK)
-    missing = [start for start in starts if not _block(home, start).exists()]
-    if missing:
+    if not ranks.from_first((home / _ABOUT).exists()):
         spec = ViewSpec(plain_size=plain_size, augmented_size=augmented_size, augmented=views)
-        with progress_bar(title, len(images), done=(len(starts) - len(missing)) * _BLOCK) as bar:
+        starts = range(0, len(images), _BLOCK)
+        missing = ranks.from_first(_missing(home, starts))[ranks.rank :: ranks.world]
+        with progress_bar(title, len(missing) * _BLOCK) as bar:
             for start in missing:
                 ids = list(range(start, min(start + _BLOCK, len(images))))
-                tensors = _describe(network, images, ids, spec, seed, workers, skipped, bar.advance)
-                with whole_file(_block(home, start)) as scratch:
-                    safetensors.torch.save_file(tensors, scratch)
-    blocks = [safetensors.torch.load_file(_block(home, start)) for start in starts]
-    return PooledFeatures(
-        torch.cat([block["plain"] for block in blocks]),
-        torch.cat([block["views"] for block in blocks], dim=1),
-        torch.cat([block["seen"] for block in blocks]),
-    )
+                _write_block(_block(home, start), network, images, ids, spec, seed, workers, bar.advance)
+        ranks.barrier()
+        if ranks.first:
+            _join(home, [_block(home, start) for start in starts], views)
+        ranks.barrier()
+    return _open(home, network.backbone.channels, skipped)
+
+
+def _missing(home: Path, starts: Iterable[int]) -> list[int]:
+    return [start for start in starts if not _block(home, start).exists()]
+
+
+def _write_block(
+    file: Path,
+    network: DescriptorNetwork,
+    images: ImageList,
+    ids: list[int],
+    spec: ViewSpec,
+    seed: int,
+    workers: int,
+    advance: Callable[[int], None],
+) -> None:
+    skipped = Skipped()
+    tensors = _describe(network, images, ids, spec, seed, workers, skipped, advance)
+    with whole_file(file) as scratch:
+        safetensors.torch.save_file(tensors, scratch, {"skipped": json.dumps(list(skipped))})
+
+
+def _join(home: Path, blocks: list[Path], views: int) -> None:
+    """Make one file of all blocks, a block in memory at a time, and remove them."""
+    try:
+        _copy_blocks(home, blocks, views)
+    except FileNotFoundError:
+        # Another run that shares the cache may have joined and removed them in this moment.
+        if not (home / _ABOUT).exists():
+            raise
+    for block in blocks:
+        block.unlink(missing_ok=True)
+
+
+def _copy_blocks(home: Path, blocks: list[Path], views: int) -> None:
+    ids: list[int] = []
+    skipped: list[list[str]] = []
+    with whole_file(home / _PLAIN) as scratch, scratch.open("wb") as file:
+        for number, block in enumerate(blocks):
+            with safetensors.safe_open(block, "pt") as stored:
+                seen = stored.get_tensor("seen")
+                ids += (seen.nonzero()[:, 0] + number * _BLOCK).tolist()
+                skipped += json.loads(stored.metadata()["skipped"])
+                file.write(stored.get_tensor("plain")[seen].numpy().tobytes())
+    with whole_file(home / _VIEWS) as scratch, scratch.open("wb") as file:
+        for view in range(views):
+            for block in blocks:
+                with safetensors.safe_open(block, "pt") as stored:
+                    file.write(stored.get_tensor("views")[view, stored.get_tensor("seen")].numpy().tobytes())
+    # Last, so that where it is the others are whole.
+    with whole_file(home / _ABOUT) as scratch:
+        scratch.write_text(json.dumps({"seen": ids, "views": views, "skipped": skipped}))
+
+
+def _open(home: Path, channels: int, skipped: Skipped) -> PooledFeatures:
+    about: dict[str, Any] = json.loads((home / _ABOUT).read_text())
+    for path, reason in about["skipped"]:
+        skipped.add(path, reason)
+    seen = torch.tensor(about["seen"], dtype=torch.int64)
+    plain = _map(home / _PLAIN, (len(seen), channels))
+    return PooledFeatures(plain, _map(home / _VIEWS, (about["views"], len(seen), channels)), seen)
+
+
+def _map(file: Path, shape: tuple[int, ...]) -> Tensor:
+    size = torch.Size(shape).numel()
+    if size == 0:
+        return torch.empty(shape, dtype=torch.float16)
+    # A private map: readers share the pages, and nobody can write to them by accident.
+    return torch.from_file(str(file), shared=False, size=size, dtype=torch.float16).view(shape)
 
 
 @torch.inference_mode()

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.mining.bank import MemoryBanks
 from insclr.mining.criteria import Criteria
 from insclr.mining.pool import Pool
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import RoundRecipe
 from insclr.training.average import WeightAverage
-from insclr.training.checkpoint import load_latest, save_checkpoint
+from insclr.training.banks import RoundBanks
+from insclr.training.checkpoint import beside, load_latest, save_checkpoint
+from insclr.training.distributed import Ranks
 from insclr.training.schedule import rate_factor
 from insclr.training.sources import CachedSource, Source
 from insclr.training.step import Batch, Decision, contrast, decide
@@ -35,7 +36,7 @@ class Round:
     network: DescriptorNetwork
     source: Source
     pool: Pool
-    banks: MemoryBanks
+    banks: RoundBanks
     criteria: Criteria
     folder: Path  # its checkpoints
     tracker: Tracker
@@ -44,7 +45,8 @@ class Round:
     keep_checkpoints: int = 2
     seconds: float = 0.0  # time budget; 0 = none
     instances: Tensor | None = None  # (N,) true instance of each image, -1 unknown: for logging only
-    sums: dict[str, float] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
+    sums: dict[str, float] = field(default_factory=dict)  # of what was logged since the last record
 
 
 def train_round(this: Round) -> int:
@@ -55,6 +57,7 @@ def train_round(this: Round) -> int:
     # Half-precision gradients underflow without scaling; bf16 and fp32 need none.
     scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16" and torch.cuda.is_available())
     average = WeightAverage(network, recipe.average) if recipe.average else None
+    weight = this.ranks.weight(recipe.tuples)
     step, steps, spent = _resume(this, optimizer, average)
     began = time.monotonic() - spent
 
@@ -64,19 +67,21 @@ def train_round(this: Round) -> int:
         while step < steps:
             # Everything random in a step follows from the seed and the step alone: nothing to store or replay.
             torch.manual_seed(step_seed(this.seed, this.number, step))
+            generator = torch.Generator().manual_seed(step_seed(this.seed, this.number, step))
             batch = next(batches)
             factor = rate_factor(recipe, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
 
-            this.banks.write(batch.ids, batch.plain, batch.augmented, step)
+            everyone = batch.everyone
+            this.banks.write(everyone.ids, everyone.plain, everyone.augmented, step)
             decision = decide(batch, this.pool, this.banks, this.criteria)
-            value = contrast(batch, decision, this.pool, this.banks, this.criteria, torch.default_generator)
+            value = contrast(batch, decision, this.pool, this.banks, this.criteria, generator)
             if not torch.isfinite(value.loss):
                 raise UserError(_not_a_number(this, step, optimizer))
 
             optimizer.zero_grad(set_to_none=True)
-            scaler.scale(value.loss).backward()
+            scaler.scale(value.loss * weight).backward()
             if recipe.clip:
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
@@ -94,7 +99,7 @@ def train_round(this: Round) -> int:
             bar.advance(1, **shown)
             if step == _TIMED_STEPS and this.seconds:
                 pace = (time.monotonic() - began) / step
-                steps = max(step, min(recipe.steps, int(this.seconds / pace)))
+                steps = this.ranks.from_first(max(step, min(recipe.steps, int(this.seconds / pace))))
                 this.tracker.event(this.number, "planned", step=step, steps=steps, seconds_per_step=pace)
             if step % this.checkpoint_every == 0 or (step == _TIMED_STEPS and this.seconds) or step >= steps:
                 _checkpoint(this, step, steps, time.monotonic() - began, optimizer, average)
@@ -120,9 +125,9 @@ def _optimizer(recipe: RoundRecipe, network: DescriptorNetwork) -> torch.optim.A
 
 def _refresh(this: Round, step: int) -> None:
     if isinstance(this.source, CachedSource):
-        plain, augmented = this.source.descriptors(torch.default_generator)
-        this.banks.plain.fill(plain, step)
-        this.banks.augmented.fill(augmented, step)
+        for first, plain, augmented in this.source.descriptors(torch.default_generator):
+            this.banks.plain.fill(plain, step, first)
+            this.banks.augmented.fill(augmented, step, first)
 
 
 def _precision(this: Round, batch: Batch, decision: Decision) -> dict[str, float]:
@@ -151,15 +156,28 @@ def _log(this: Round, step: int, values: dict[str, Any]) -> dict[str, str]:
     numbers = {
         name: float(value.detach() if isinstance(value, Tensor) else value) for name, value in values.items()
     }
+    tuples = len(this.ranks.share(this.recipe.tuples))
     for name, number in numbers.items():
-        this.sums[name] = this.sums.get(name, 0.0) + number
-        this.sums[f"#{name}"] = this.sums.get(f"#{name}", 0.0) + 1
+        this.sums[name] = this.sums.get(name, 0.0) + number * tuples
+        this.sums[f"#{name}"] = this.sums.get(f"#{name}", 0.0) + tuples
     if step % _LOG_EVERY == 0:
+        _collect_sums(this)
         means = {name: this.sums[name] / this.sums[f"#{name}"] for name in this.sums if name[0] != "#"}
         this.tracker.step(this.number, step, **means)
         this.sums.clear()
     positives = numbers["batch_positives"] + numbers["bank_positives"]
     return {"loss": f"{numbers['loss']:.3f}", "positives": f"{positives:.1f}"}
+
+
+def _collect_sums(this: Round) -> None:
+    """Move the sums of all ranks to the first one."""
+    if this.ranks.alone:
+        return
+    total: dict[str, float] = {}
+    for sums in this.ranks.collect(this.sums):
+        for name, value in sums.items():
+            total[name] = total.get(name, 0.0) + value
+    this.sums = total if this.ranks.first else {}
 
 
 def _checkpoint(
@@ -170,6 +188,9 @@ def _checkpoint(
     optimizer: torch.optim.Adam,
     average: WeightAverage | None,
 ) -> None:
+    _collect_sums(this)
+    if not this.ranks.first:
+        return
     state = {
         "step": step,
         "steps": steps,
@@ -180,7 +201,7 @@ def _checkpoint(
         "average": average.state_dict() if average else None,
         "sums": dict(this.sums),
     }
-    save_checkpoint(this.folder, step, state, this.keep_checkpoints)
+    save_checkpoint(this.folder, step, state, this.keep_checkpoints, this.banks.files)
 
 
 def _resume(
@@ -191,10 +212,11 @@ def _resume(
         return 0, this.recipe.steps, 0.0
     this.network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
-    this.banks.load_state_dict(state["banks"])
+    copies = {name: beside(this.folder, state["step"], name) for name in state["banks"]}
+    this.banks.restore(state["banks"], copies, this.ranks)
     if average and state["average"] is not None:
         average.load_state_dict(state["average"])
-    this.sums = dict(state["sums"])
+    this.sums = dict(state["sums"]) if this.ranks.first else {}
     return state["step"], state["steps"], state["spent"]
 
 

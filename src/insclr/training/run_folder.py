@@ -26,10 +26,15 @@ _END = "end.safetensors"
 class RunFolder:
     """recipe.toml, images.json, round-N/ with checkpoints and end weights, metrics.jsonl, the model, the report."""
 
-    def __init__(self, path: Path, recipe: Recipe, *, resume: bool) -> None:
+    def __init__(self, path: Path, recipe: Recipe, *, resume: bool, first: bool = True) -> None:
+        """Open or make the folder; of several ranks only the `first` makes it, the others must find it."""
         self.path = path
         self.resumed = (path / _RECIPE).exists()
-        if self.resumed and not resume:
+        if not first and not self.resumed:
+            raise UserError(
+                f"This rank does not see the run folder {path}: put it on a disk that all nodes share."
+            )
+        if self.resumed and first and not resume:
             raise UserError(
                 f"{path} already holds a run: pass --resume to go on with it, or choose another --out."
             )
@@ -57,12 +62,16 @@ class RunFolder:
                 raise UserError(f"Another process is training into {self.path}.") from None
             yield
 
-    def images(self, current: ImageList) -> ImageList:
-        """The run's list of images: ids must mean the same after a resume, whatever the folder holds by now."""
+    def images(self, current: ImageList | None) -> ImageList:
+        """The run's list of images: ids must mean the same after a resume, whatever the folder holds by now.
+
+        Ranks that follow the first need not list any themselves.
+        """
         file = self.path / _IMAGES
         if file.exists():
             kept = json.loads(file.read_text())
             return ImageList(Path(kept["root"]), tuple(kept["paths"]))
+        assert current is not None
         with whole_file(file) as scratch:
             scratch.write_text(
                 json.dumps({"root": str(current.root.absolute()), "paths": list(current.paths)})
@@ -70,11 +79,11 @@ class RunFolder:
         return current
 
     def usable(self, seen: Tensor) -> Tensor:
-        """Ids of the images that could be read when the run began, (usable,) int64."""
+        """Ids of the images that could be read when the run began, (usable,) int64: at first those `seen` now."""
         file = self.path / _USABLE
         if not file.exists():
             with whole_file(file) as scratch:
-                safetensors.torch.save_file({"ids": seen.nonzero()[:, 0].contiguous()}, scratch)
+                safetensors.torch.save_file({"ids": seen}, scratch)
         return safetensors.torch.load_file(file)["ids"]
 
     def round_folder(self, number: int) -> Path:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from insclr.data.cache import DecodedCache
 from insclr.data.images import ImageList
@@ -13,8 +14,11 @@ from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import RoundRecipe
+from insclr.training.distributed import Ranks
 from insclr.training.step import Batch
+from insclr.training.synced_batch_norm import synced_batch_norm
 
+_BLOCK_ROWS = 8192
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -44,6 +48,7 @@ class ImageSource:
         workers: int,
         skipped: Skipped,
         cache: DecodedCache | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.network = network
         self.images = images
@@ -53,48 +58,75 @@ class ImageSource:
         self.workers = workers
         self.skipped = skipped
         self.cache = cache
+        self.ranks = ranks or Ranks()
         self.device = next(network.parameters()).device
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """The batches of the steps first ... last - 1."""
-        recipe = self.recipe
-        views = view_spec(recipe)
-        wanted = (self.sampler.step(step).flatten().tolist() for step in range(first, last))
-        shape = (recipe.tuples, 1 + recipe.neighbours)
+        recipe, ranks = self.recipe, self.ranks
+        share = ranks.share(recipe.tuples)  # this rank's tuples
+        shape = (len(share), 1 + recipe.neighbours)
+        wanted = (self._ids(step).flatten().tolist() for step in range(first, last))
         batches = view_batches(
             self.images,
             wanted,
-            views,
+            view_spec(recipe),
             seed=self.seed,
             workers=self.workers,
             skipped=self.skipped,
             cache=self.cache,
             first_batch=first,
+            first_position=share.start * shape[1],
         )
-        for step, seen in enumerate(batches, first):
-            assert seen.plain is not None
-            assert seen.augmented is not None
-            plain = seen.plain.to(self.device, non_blocking=True)
-            self.network.eval()
-            with torch.no_grad():
-                described = self._describe(plain)
-                scales = tuple(self._describe(self._scaled(plain, s)) for s in self._extra_scales())
-            self.network.train()
-            augmented = self._describe(seen.augmented[0].to(self.device, non_blocking=True))
-            ids = seen.ids.view(shape)
-            replaced = ids != self.sampler.step(step)
-            yield Batch(
-                ids.to(self.device),
-                described.view(*shape, -1),
-                augmented.view(*shape, -1),
-                (described.view(*shape, -1), *(one.view(*shape, -1) for one in scales)) if scales else (),
-                replaced.to(self.device) if replaced.any() else None,
-            )
+        with synced_batch_norm(self.network, ranks):
+            trained = self.network if ranks.alone else _averaging(self.network)
+            for step, seen in enumerate(batches, first):
+                assert seen.plain is not None
+                assert seen.augmented is not None
+                plain = seen.plain.to(self.device, non_blocking=True)
+                self.network.eval()
+                with torch.no_grad():
+                    described = self._describe(self.network, plain)
+                    scales = tuple(
+                        self._describe(self.network, self._scaled(plain, s)) for s in self._extra_scales()
+                    )
+                self.network.train()
+                augmented = self._describe(trained, seen.augmented[0].to(self.device, non_blocking=True))
+                ids = seen.ids.view(shape)
+                replaced = ids != self._ids(step)
+                yield self._batch(
+                    ids.to(self.device),
+                    described.view(*shape, -1),
+                    augmented.view(*shape, -1),
+                    (described.view(*shape, -1), *(one.view(*shape, -1) for one in scales)) if scales else (),
+                    replaced.to(self.device) if replaced.any() else None,
+                )
 
-    def _describe(self, pixels: Tensor) -> Tensor:
+    def _ids(self, step: int) -> Tensor:
+        """The images (T, M) that this rank should see."""
+        share = self.ranks.share(self.recipe.tuples)
+        return self.sampler.step(step)[share.start : share.stop]
+
+    def _batch(
+        self,
+        ids: Tensor,
+        plain: Tensor,
+        augmented: Tensor,
+        scales: tuple[Tensor, ...],
+        replaced: Tensor | None,
+    ) -> Batch:
+        """This rank's tuples and, where there are others, the whole batch around them."""
+        if self.ranks.alone:
+            return Batch(ids, plain, augmented, scales, replaced)
+        tuples, first = self.recipe.tuples, self.ranks.share(self.recipe.tuples).start
+        everyone = [self.ranks.gather(part, tuples) for part in (ids, plain, augmented)]
+        whole = Batch(everyone[0], everyone[1], everyone[2])
+        return Batch(ids, plain, augmented, scales, replaced, whole, first)
+
+    def _describe(self, network: nn.Module, pixels: Tensor) -> Tensor:
         dtype = _PRECISION.get(self.recipe.precision)
         with torch.autocast(self.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-            descriptors: Tensor = self.network(pixels)
+            descriptors: Tensor = network(pixels)
         return descriptors.float()
 
     def _extra_scales(self) -> tuple[float, ...]:
@@ -106,6 +138,14 @@ class ImageSource:
         side = round(self.recipe.plain_size * scale)
         resized = torch.nn.functional.interpolate(plain.float(), (side, side), mode="bicubic", antialias=True)
         return resized.clamp(0, 255)
+
+
+def _averaging(network: DescriptorNetwork) -> nn.Module:
+    """The network with gradients that are averaged over ranks as soon as the backward pass has them.
+
+    Buffers need no copying: batch-norm is frozen or synced. A static graph allows layers without gradient.
+    """
+    return DistributedDataParallel(network, broadcast_buffers=False, static_graph=True)
 
 
 class CachedSource:
@@ -133,9 +173,10 @@ class CachedSource:
             yield Batch(ids.to(self.device), plain, augmented, (plain,))
 
     @torch.no_grad()
-    def descriptors(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """All plain descriptors, and those of one random augmented view an image: a whole fresh bank."""
+    def descriptors(self, generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A whole fresh bank in blocks: (first row, plain descriptors, those of a random augmented view)."""
         view = torch.randint(len(self.views), (len(self.plain),), generator=generator)
-        rows = torch.arange(len(self.plain))
-        plain = self.network.embed(self.plain.float().to(self.device))
-        return plain.cpu(), self.network.embed(self.views[view, rows].float().to(self.device)).cpu()
+        for rows in torch.arange(len(self.plain)).split(_BLOCK_ROWS):
+            plain = self.network.embed(self.plain[rows].float().to(self.device))
+            augmented = self.network.embed(self.views[view[rows], rows].float().to(self.device))
+            yield int(rows[0]), plain.cpu(), augmented.cpu()

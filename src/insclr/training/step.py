@@ -22,6 +22,13 @@ class Batch:
     augmented: Tensor  # (T, M, D), with gradient
     scales: tuple[Tensor, ...] = ()  # plain features at further scales, for strategy multiscale
     replaced: Tensor | None = None  # (T, M) bool: another image stands in for one that could not be read
+    whole: "Batch | None" = None  # the tuples of all ranks, where these are one rank's
+    first_tuple: int = 0  # where these begin in the whole
+
+    @property
+    def everyone(self) -> "Batch":
+        """The whole batch: what enters the banks and stands in the loss."""
+        return self if self.whole is None else self.whole
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ def contrast(
         masks,
         bank=bank,
         shared_bank=shared_bank,
+        batch=None if batch.whole is None else batch.whole.augmented.flatten(0, 1),
         margin=criteria.margin,
         normalise=criteria.normalise,
     )
@@ -112,7 +120,7 @@ def _masks(
         ignored_pool = similar > criteria.ignore_above
     if criteria.ignore_nearest:
         nearest = pool.ids[batch.ids[:, 0].cpu(), : criteria.ignore_nearest].to(batch.ids)  # (T, nearest)
-        batch_ignored = (nearest[:, :, None] == batch.ids.reshape(-1)).any(1)  # (T, B)
+        batch_ignored = (nearest[:, :, None] == batch.everyone.ids.reshape(-1)).any(1)  # (T, B)
     return pair_masks(
         batch.ids,
         decision.selected,
@@ -122,4 +130,6 @@ def _masks(
         ignored_pool=ignored_pool,
         batch_ignored=batch_ignored,
         shared_negative=None if shared_ids is None else random_negatives_mask(shared_ids, batch.ids),
+        batch_tuple_ids=batch.everyone.ids,
+        first_tuple=batch.first_tuple,
     )

@@ -56,6 +56,19 @@ class Tracker:
             scratch.write_text("".join(f"{line}\n" for line in kept))
 
 
+class SilentTracker(Tracker):
+    """For the ranks that do not write."""
+
+    def __init__(self) -> None:
+        self._board = None
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    def _write(self, record: dict[str, Any]) -> None:
+        pass
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All records of a run, in order."""
     path = folder / "metrics.jsonl"

@@ -2,7 +2,9 @@
 
 import dataclasses
 import logging
+import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -15,24 +17,28 @@ from insclr.data.tuples import TupleSampler
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.labels import Labels, read_labels
-from insclr.mining.bank import MemoryBank, MemoryBanks
 from insclr.mining.calibrate import calibrate
 from insclr.mining.pool import Pool, build_pool
+from insclr.mining.pool_file import build_pool_blocks, collect_pool
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.model.whitening import fold_into_fc, pca_whitening
 from insclr.recipe import Recipe, RoundRecipe, load_recipe
 from insclr.retrieval.extract import default_workers
+from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
+from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.instances import match_instances
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
 from insclr.training.sources import CachedSource, ImageSource, Source, view_spec
-from insclr.training.tracking import Tracker
+from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
 
 _DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
+_LARGE_POOL = 50_000_000  # candidates; a larger pool is built in blocks on disk, with fp16 similarities
+_PCA_IMAGES = 100_000  # as many tell the principal directions of any collection
 
 
 def train(
@@ -52,13 +58,17 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
-    if not isinstance(images, ImageList):
-        images = list_images(images)
-    run = RunFolder(Path(out), recipe, resume=resume)
-    if run.finished:
+    with joined() as ranks:
+        for each in recipe.rounds:
+            if each.train == "all":
+                ranks.share(each.tuples)  # refuses too many ranks now rather than in hours
+        with ranks.in_turn():
+            listed = images if isinstance(images, ImageList) else list_images(images) if ranks.first else None
+            run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
+        if not ranks.from_first(run.finished):
+            with run.writing() if ranks.first else nullcontext():
+                _Training(run, recipe, listed, labels, device, cache, ranks).complete()
         return load_model(run.path / MODEL_NAME)
-    with run.writing():
-        return _Training(run, recipe, images, labels, device, cache).complete()
 
 
 class _Training:
@@ -68,63 +78,74 @@ class _Training:
         self,
         run: RunFolder,
         recipe: Recipe,
-        images: ImageList,
+        images: ImageList | None,
         labels: str | Path | None,
         device: str | None,
         cache: Path | None,
+        ranks: Ranks,
     ) -> None:
         self.run = run
         self.recipe = recipe
+        self.ranks = ranks
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.cache = cache or run.path / "cache"
         self.skipped = Skipped()
-        self.workers = default_workers() if recipe.workers < 0 else recipe.workers
-        self.listed = run.images(images)
+        workers = max(1, default_workers() // ranks.local_world)
+        self.workers = workers if recipe.workers < 0 else recipe.workers
+        with ranks.in_turn():
+            self.listed = run.images(images)
+        ranks.require_images(self.listed)
         self.labels = read_labels(labels) if labels else None
 
-    def complete(self) -> Model:
+    def complete(self) -> None:
         """Do what is still to be done and write the model."""
-        recipe, run = self.recipe, self.run
+        recipe, run, ranks = self.recipe, self.run, self.ranks
         torch.manual_seed(recipe.seed)
         network = create_network(recipe.network).to(self.device)
-        done = run.finished_rounds()
-        self.tracker = Tracker(run.path, after=run.resume_point())
+        done = ranks.from_first(run.finished_rounds())
+        self.tracker = Tracker(run.path, after=run.resume_point()) if ranks.first else SilentTracker()
         try:
             if done:
                 run.load_round(done, network)
             features = self._features(network, recipe.rounds[min(done, len(recipe.rounds) - 1)])
-            self.usable = run.usable(features.seen)
+            with ranks.in_turn():
+                self.usable = run.usable(features.seen)
             require_usable(len(self.usable), self.listed.root)
             self.images = self.listed.subset(self.usable.tolist())
             self.instances = match_instances(self.labels, self.images) if self.labels else None
             if not done and recipe.network.start == "pca" and network.fc is not None:
-                plain = features.plain[self.usable].float()
-                fold_into_fc(network.fc, pca_whitening(plain, network.dim, recipe.network.start_power))
+                plain = features.of(self.usable).plain
+                sample = plain[:: 1 + len(plain) // _PCA_IMAGES].float()
+                fold_into_fc(network.fc, pca_whitening(sample, network.dim, recipe.network.start_power))
+            ranks.copy_from_first(network)
             for index in range(done, len(recipe.rounds)):
                 self._round(index, network)
             self._end(network)
         finally:
             self.tracker.close()
-            self.skipped.write(run.path / "skipped.csv")
-        return load_model(run.path / MODEL_NAME)
+            if ranks.first:
+                self.skipped.write(run.path / "skipped.csv")
 
     def _round(self, index: int, network: DescriptorNetwork) -> None:
         recipe, number = self.recipe.rounds[index], index + 1
-        folder = self.run.round_folder(number)
-        features = self._features(network, recipe)
-        plain, views = features.plain[self.usable], features.views[:, self.usable]
-        descriptors = self._descriptors(network, plain, first=index == 0)
+        features = self._features(network, recipe).of(self.usable)
         recipe = fit_to_collection(recipe, len(self.images))
-        calibration = calibrate(recipe, descriptors)
-        assert recipe.pool != "auto"
-        pool = build_pool(descriptors, recipe.pool, device=self.device)
+        banks = self._banks(number, network, features.plain)
+        # A random FC has nothing to say yet, so the first pool goes without it; else the new bank is the input.
+        bare = index == 0 and self.recipe.network.start == "random"
+        descriptors = features.plain if bare else banks.plain.features
+        calibration = self.ranks.from_first(calibrate(recipe, descriptors) if self.ranks.first else None)
+        pool = self._pool(number, recipe, descriptors)
         self._note_start(number, descriptors, pool, calibration.reasons, calibration.criteria.__dict__)
         seed = self.recipe.seed * 1009 + number
         sampler = TupleSampler(pool.ids, recipe.tuples, recipe.neighbours, seed)
         source: Source
         if recipe.train == "fc":
-            source = CachedSource(network, plain, views, sampler, seed=seed)
+            # Seconds of work: the first rank does it alone, the others wait for its weights.
+            ranks = Ranks()
+            source = CachedSource(network, features.plain, features.views, sampler, seed=seed)
         else:
+            ranks = self.ranks
             source = ImageSource(
                 network,
                 self.images,
@@ -134,6 +155,7 @@ class _Training:
                 workers=self.workers,
                 skipped=self.skipped,
                 cache=self._decoded(recipe),
+                ranks=ranks,
             )
         this = Round(
             number=number,
@@ -141,20 +163,58 @@ class _Training:
             network=network,
             source=source,
             pool=pool,
-            banks=_banks(network, plain, recipe),
+            banks=banks,
             criteria=calibration.criteria,
-            folder=folder,
+            folder=self.run.round_folder(number),
             tracker=self.tracker,
             seed=self.recipe.seed,
             checkpoint_every=self.recipe.checkpoint_every,
             keep_checkpoints=self.recipe.keep_checkpoints,
             seconds=self._budget(index),
             instances=self.instances,
+            ranks=ranks,
         )
         began = time.monotonic()
-        steps = train_round(this)
-        self.tracker.event(number, "end", step=steps, steps=steps, seconds=time.monotonic() - began)
-        self.run.end_round(number, network)
+        if self.ranks.first or not ranks.alone:
+            steps = train_round(this)
+            self.tracker.event(number, "end", step=steps, steps=steps, seconds=time.monotonic() - began)
+        self.ranks.copy_from_first(network)
+        if self.ranks.first:
+            self.run.end_round(number, network)
+        self._clear(number)
+
+    def _banks(self, number: int, network: DescriptorNetwork, plain: Tensor) -> RoundBanks:
+        dtype = torch.float16 if self.recipe.rounds[number - 1].bank_dtype == "fp16" else torch.float32
+        banks = open_banks(len(plain), network.dim, dtype, self._scratch(number), self.ranks)
+        fill_banks(banks, network, plain, self.ranks)
+        return banks
+
+    def _pool(self, number: int, recipe: RoundRecipe, descriptors: Tensor) -> Pool:
+        """The pool of every image; ranks share the work, and of a large one what is done is kept."""
+        assert recipe.pool != "auto"
+        large = len(descriptors) * recipe.pool > _LARGE_POOL
+        if self.ranks.alone and not large:
+            return build_pool(descriptors, recipe.pool, device=self.device)
+        build_pool_blocks(
+            descriptors,
+            recipe.pool,
+            self._scratch(number),
+            rank=self.ranks.rank,
+            ranks=self.ranks.world,
+            dtype=torch.float16 if large else torch.float32,
+            device=self.device,
+        )
+        self.ranks.barrier()
+        return collect_pool(descriptors, recipe.pool, self._scratch(number))
+
+    def _scratch(self, number: int) -> Path:
+        """Files that a round needs only while it lasts."""
+        return self.run.round_folder(number) / "scratch"
+
+    def _clear(self, number: int) -> None:
+        self.ranks.barrier()
+        if self.ranks.first:
+            shutil.rmtree(self._scratch(number), ignore_errors=True)
 
     def _features(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
         return pooled_features(
@@ -167,25 +227,21 @@ class _Training:
             seed=0,
             workers=self.workers,
             skipped=self.skipped,
+            ranks=self.ranks,
         )
 
     def _decoded(self, recipe: RoundRecipe) -> DecodedCache | None:
         """Photos decoded once for all epochs: building it costs about one epoch, so it must serve several."""
         if recipe.steps * recipe.tuples * (1 + recipe.neighbours) < 2 * len(self.images):
             return None
-        return build_cache(
-            self.images,
-            self.cache / "decoded",
-            longest=view_spec(recipe).longest,
-            max_bytes=_DECODED_BYTES,
-            workers=self.workers,
-        )
-
-    def _descriptors(self, network: DescriptorNetwork, plain: Tensor, *, first: bool) -> Tensor:
-        """What the pool is built from: a random FC has nothing to say yet, so round 1 goes without it."""
-        if first and self.recipe.network.start == "random":
-            return plain.float()
-        return embed_all(network, plain)
+        with self.ranks.in_turn():
+            return build_cache(
+                self.images,
+                self.cache / "decoded",
+                longest=view_spec(recipe).longest,
+                max_bytes=_DECODED_BYTES,
+                workers=self.workers,
+            )
 
     def _note_start(
         self,
@@ -196,8 +252,8 @@ class _Training:
         criteria: dict[str, object],
     ) -> None:
         point = self.run.resume_point()
-        if point is not None and point >= (number, 0):
-            return  # written before the interruption
+        if not self.ranks.first or (point is not None and point >= (number, 0)):
+            return  # another rank's task, or written before the interruption
         score = self._map(descriptors) if self.labels else None
         self.tracker.event(
             number, "start", pool=pool.size, reasons=list(reasons), criteria=criteria, map=score
@@ -205,17 +261,22 @@ class _Training:
 
     def _end(self, network: DescriptorNetwork) -> None:
         number = len(self.recipe.rounds) + 1
-        if self.labels:
-            plain = self._features(network, self.recipe.rounds[-1]).plain[self.usable]
-            self.tracker.event(number, "finish", map=self._map(embed_all(network, plain)))
-        save_model(self.run.path / MODEL_NAME, network, self.recipe, {"images": str(len(self.images))})
+        features = self._features(network, self.recipe.rounds[-1]).of(self.usable) if self.labels else None
+        for skipped in self.ranks.collect(list(self.skipped)):
+            for path, reason in skipped:
+                self.skipped.add(path, reason)
+        if self.ranks.first:
+            if features is not None:
+                self.tracker.event(number, "finish", map=self._map(embed_all(network, features.plain)))
+            save_model(self.run.path / MODEL_NAME, network, self.recipe, {"images": str(len(self.images))})
+        self.ranks.barrier()
 
     def _map(self, descriptors: Tensor) -> float:
         assert self.instances is not None
         known = (self.instances >= 0).nonzero()[:, 0].tolist()
         paths = tuple(self.images.paths[i] for i in known)
         names = tuple(str(int(self.instances[i])) for i in known)
-        return evaluate_labels(descriptors[known], Labels(self.images.root, paths, names)).map
+        return evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names)).map
 
     def _budget(self, index: int) -> float:
         """Seconds this round may take: an even share, among the rounds left, of the run's minutes."""
@@ -244,21 +305,3 @@ def fit_to_collection(recipe: RoundRecipe, images: int) -> RoundRecipe:
         logger.warning("k shrinks to %d, the size of the pool", pool)
         mining = dataclasses.replace(mining, k=pool)
     return dataclasses.replace(recipe, pool=pool, mining=mining)
-
-
-@torch.no_grad()
-def embed_all(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
-    """Descriptors (N, D) of pooled features (N, C), in blocks, on the CPU."""
-    device = next(network.parameters()).device
-    return torch.cat([network.embed(block.float().to(device)).cpu() for block in pooled.split(8192)])
-
-
-def _banks(network: DescriptorNetwork, plain: Tensor, recipe: RoundRecipe) -> MemoryBanks:
-    """Both banks, first filled from the pooled features that the pool already needed."""
-    dtype = torch.float16 if recipe.bank_dtype == "fp16" else torch.float32
-    banks = MemoryBanks(*(MemoryBank(len(plain), network.dim, dtype) for _ in range(2)))
-    for start in range(0, len(plain), 8192):
-        block = embed_all(network, plain[start : start + 8192])
-        banks.plain.fill(block, 0, first=start)
-        banks.augmented.fill(block, 0, first=start)
-    return banks

@@ -1,0 +1,97 @@
+"""The banks of a round: in memory while they are small and this process is alone, else one file a node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from insclr.errors import UserError
+from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.model.network import DescriptorNetwork
+from insclr.training.distributed import Ranks
+
+_IN_MEMORY_BYTES = 2 << 30  # of both banks
+_FILL_ROWS = 8192
+_NAMES = ("plain", "augmented")
+
+
+@dataclass
+class RoundBanks(MemoryBanks):
+    """Both banks, and the files that hold them where they are memory-mapped.
+
+    The ranks of a node map the same files, and each writes all gathered rows of a step: the same bytes, so it
+    does not matter who comes last. No rank can be a step ahead, because the features of the next step are only
+    known when all ranks have given theirs, which they do after their reads of this step.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)  # by bank
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """For a checkpoint; the rows of mapped banks are left out, as `files` are copied beside it."""
+        state = super().state_dict()
+        if self.files:
+            return {name: {"written": bank["written"]} for name, bank in state.items()}
+        return state
+
+    def restore(
+        self, state: Mapping[str, Mapping[str, Any]], copies: Mapping[str, Path], ranks: Ranks
+    ) -> None:
+        """Take over a checkpoint, with its `copies` of mapped files: any number of ranks may have written it."""
+        for name, bank in (("plain", self.plain), ("augmented", self.augmented)):
+            if ranks.first_of_node or not self.files:
+                rows = state[name].get("features")
+                _refill(bank, _open_copy(copies[name], bank) if rows is None else rows)
+            bank.state_dict()["written"].copy_(state[name]["written"])
+        ranks.barrier()
+
+
+def open_banks(
+    rows: int, dim: int, dtype: torch.dtype, folder: Path, ranks: Ranks, *, in_memory: int = _IN_MEMORY_BYTES
+) -> RoundBanks:
+    """Empty banks; as files in `folder` if ranks of one node share them or both exceed `in_memory` bytes."""
+    shared = ranks.local_world > 1
+    large = 2 * rows * dim * dtype.itemsize > in_memory
+    if not shared and not large:
+        return RoundBanks(MemoryBank(rows, dim, dtype), MemoryBank(rows, dim, dtype))
+    files = {name: folder / f"node-{ranks.node}-{name}.bank" for name in _NAMES}
+    plain, augmented = (MemoryBank(rows, dim, dtype, path=files[name]) for name in _NAMES)
+    return RoundBanks(plain, augmented, files)
+
+
+def fill_banks(banks: RoundBanks, network: DescriptorNetwork, pooled: Tensor, ranks: Ranks) -> None:
+    """The first fill, from the pooled features (N, C) that the pool needed: no second pass over the images."""
+    if ranks.first_of_node or not banks.files:
+        for start in range(0, len(pooled), _FILL_ROWS):
+            block = embed_all(network, pooled[start : start + _FILL_ROWS])
+            banks.plain.fill(block, 0, first=start)
+            banks.augmented.fill(block, 0, first=start)
+    ranks.barrier()
+
+
+def _open_copy(file: Path, bank: MemoryBank) -> Tensor:
+    count, needed = file.stat().st_size // bank.features.element_size(), bank.features.numel()
+    if count != needed:
+        raise UserError(
+            f"The memory bank {file} holds {count} numbers, this run needs {needed}: delete {file.parent}."
+        )
+    return torch.from_file(str(file), shared=False, size=count, dtype=bank.features.dtype).view(-1, bank.dim)
+
+
+def _refill(bank: MemoryBank, rows: Tensor) -> None:
+    if rows.shape != bank.features.shape:
+        raise UserError(
+            f"The memory bank in the checkpoint is {tuple(rows.shape)}, this run needs {tuple(bank.features.shape)}: "
+            "resume with the images and the dimension of the first run."
+        )
+    for start in range(0, len(rows), _FILL_ROWS):
+        bank.fill(rows[start : start + _FILL_ROWS], 0, first=start)
+
+
+@torch.no_grad()
+def embed_all(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
+    """Descriptors (N, D) of pooled features (N, C), in blocks, on the CPU."""
+    device = next(network.parameters()).device
+    return torch.cat([network.embed(block.float().to(device)).cpu() for block in pooled.split(_FILL_ROWS)])

@@ -1,0 +1,287 @@
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from insclr.data.images import ImageList, list_images
+from insclr.data.skipped import Skipped
+from insclr.data.tuples import TupleSampler
+from insclr.errors import UserError
+from insclr.mining.criteria import Criteria
+from insclr.mining.pool import build_pool
+from insclr.model.backbones import FeatureMap
+from insclr.model.network import DescriptorNetwork
+from insclr.model.pooling import GeM
+from insclr.recipe import Recipe, RoundRecipe
+from insclr.training.banks import fill_banks, open_banks
+from insclr.training.distributed import Ranks, joined
+from insclr.training.run_folder import RunFolder
+from insclr.training.sources import ImageSource
+from insclr.training.step import contrast, decide
+from insclr.training.tracking import read_metrics
+from insclr.training.train import train
+
+_TUPLES = 5  # two ranks take 3 and 2 of them
+
+
+def _criteria(method: Any) -> Criteria:
+    return Criteria(
+        method=method,
+        strategy="plain",
+        batch_threshold=0.5,
+        sparsity=None,
+        aggregate="mean",
+        choose="topk",
+        k=3,
+        memory_threshold=0.6,
+        floor=None,
+        repeats=2,
+        random_negatives=20,
+        ignore_above=0.99,
+        ignore_nearest=1,
+        margin=0.2,
+        normalise="mean",
+    )
+
+
+class _TinyBackbone(nn.Module):
+    """Two convolutions around a batch-norm layer: enough for every kind of gradient."""
+
+    channels = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, stride=4)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 12, 3, stride=2)
+
+    def forward(self, images: Tensor) -> FeatureMap:
+        hidden = self.norm(self.first(images.float() / 255)).relu()
+        return FeatureMap(self.second(hidden).relu(), None)
+
+
+def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, method: Any) -> dict[str, Tensor]:
+    """Loss, gradients and running statistics of the second of two steps, on this rank's part of the batch."""
+    torch.manual_seed(0)
+    backbone: Any = _TinyBackbone()
+    network = DescriptorNetwork(backbone, GeM(), dim=6, frozen_batch_norm=batch_norm == "frozen").eval()
+    images = list_images(photos)
+    pooled = torch.nn.functional.normalize(torch.rand(len(images), 12), dim=1)
+    pool = build_pool(pooled, 10)
+    banks = open_banks(len(images), 6, torch.float32, folder, ranks)
+    fill_banks(banks, network, pooled, ranks)
+    recipe = RoundRecipe(tuples=_TUPLES, neighbours=2, augmented_size=48, plain_size=64)
+    source = ImageSource(
+        network,
+        images,
+        TupleSampler(pool.ids, _TUPLES, 2, seed=1),
+        recipe,
+        seed=1,
+        workers=0,
+        skipped=Skipped(),
+        ranks=ranks,
+    )
+    batches = source.batches(0, 2)
+    for step in range(2):
+        batch = next(batches)
+        whole = batch.everyone
+        banks.write(whole.ids, whole.plain, whole.augmented, step)
+        criteria = _criteria(method)
+        value = contrast(
+            batch,
+            decide(batch, pool, banks, criteria),
+            pool,
+            banks,
+            criteria,
+            torch.Generator().manual_seed(step),
+        )
+        network.zero_grad(set_to_none=True)
+        (value.loss * ranks.weight(_TUPLES)).backward()
+    ranks.barrier()
+    share = len(ranks.share(_TUPLES)) / _TUPLES
+    loss = sum(ranks.collect(float(value.loss.detach()) * share))
+    found = {"loss": torch.tensor(loss), "bank": banks.plain.features.clone()}
+    found |= {
+        name: parameter.grad for name, parameter in network.named_parameters() if parameter.grad is not None
+    }
+    batches.close()  # type: ignore[attr-defined]
+    return found | {name: value.float() for name, value in network.named_buffers()}
+
+
+_CASES = (("frozen", "D"), ("live", "D"), ("frozen", "C"))
+
+
+def _as_rank(rank: int, world: int, port: int, photos: Path, folder: Path) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    with joined() as ranks:
+        for batch_norm, method in _CASES:
+            home = folder / f"{batch_norm}-{method}"
+            torch.save(_two_steps(ranks, photos, home, batch_norm, method), folder / f"{home.name}-{rank}.pt")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_two_ranks_have_the_loss_gradients_and_banks_of_one(small_collection: Path, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_as_rank, (2, _free_port(), small_collection, tmp_path), nprocs=2)
+    for batch_norm, method in _CASES:
+        alone = _two_steps(Ranks(), small_collection, tmp_path, batch_norm, method)
+        assert alone["backbone.first.weight"].abs().max() > 1e-3
+        for rank in range(2):
+            found = torch.load(tmp_path / f"{batch_norm}-{method}-{rank}.pt")
+            assert found.keys() == alone.keys()
+            for name in alone:
+                torch.testing.assert_close(
+                    found[name], alone[name], atol=1e-5, rtol=1e-5, msg=f"{method} {name}"
+                )
+
+
+_RECIPE = """
+workers = 0
+checkpoint_every = 2
+
+[network]
+dim = 16
+start = "pca"
+
+[[rounds]]
+train = "fc"
+steps = 4
+tuples = 8
+neighbours = 2
+pool = 20
+augmented_size = 32
+plain_size = 32
+cached_views = 1
+lr = 1e-3
+mining = { batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
+loss = { margin = "auto", normalise = "mean" }
+
+[[rounds]]
+steps = 6
+tuples = 4
+neighbours = 2
+pool = 20
+augmented_size = 32
+plain_size = 32
+lr = 1e-5
+batch_norm = "frozen"
+mining = { batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
+loss = { margin = "auto", normalise = "mean" }
+"""
+
+
+def _torchrun(ranks: int, photos: Path, run: Path, recipe: Path) -> subprocess.Popen[str]:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = ["-m", "insclr", "train", str(photos), "--out", str(run), "--recipe", str(recipe), "--resume"]
+    return subprocess.Popen(
+        launch + command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def _workers(launcher: subprocess.Popen[str]) -> list[int]:
+    """The ranks that torchrun has started, in order."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status, environment = (folder / "stat").read_text(), (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        rank = re.search(rb"\0RANK=(\d+)", environment)
+        if rank and status.rsplit(")", 1)[1].split()[1] == str(launcher.pid):
+            found.append((int(rank[1]), int(folder.name)))
+    return [pid for _, pid in sorted(found)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the ranks in /proc")
+def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(_RECIPE)
+    alone, run = tmp_path / "alone", tmp_path / "ranks"
+    train(small_collection, alone, recipe)
+
+    job = _torchrun(2, small_collection, run, recipe)
+    while job.poll() is None and not list((run / "round-2").glob("step-*.pt")):
+        time.sleep(0.005)
+    os.kill(_workers(job)[1], signal.SIGKILL)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert "SIGKILL" in said
+    assert not (run / "model.safetensors").exists()
+
+    job = _torchrun(3, small_collection, run, recipe)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 0, said
+    expected, found = (safetensors.torch.load_file(each / "model.safetensors") for each in (alone, run))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], atol=2e-5, rtol=1e-3, msg=name)
+    ends = [[r for r in read_metrics(each) if r.get("event") == "end"] for each in (alone, run)]
+    assert [r["steps"] for r in ends[0]] == [r["steps"] for r in ends[1]] == [4, 6]
+    assert not list(run.rglob("*.part"))
+    assert not list(run.glob("round-*/scratch"))
+
+
+def test_the_tuples_of_a_batch_are_dealt_out_whole() -> None:
+    parts = [Ranks(rank=rank, world=3).share(8) for rank in range(3)]
+    assert [list(part) for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    # Gradients are averaged over 3 ranks: 3/8 + 3/8 + 2/8 of the batch.
+    assert [Ranks(rank=rank, world=3).weight(8) for rank in range(3)] == [9 / 8, 9 / 8, 6 / 8]
+    with pytest.raises(UserError, match="4 ranks cannot share a batch of 3 tuples"):
+        Ranks(world=4).share(3)
+
+
+def test_a_rank_that_does_not_see_the_files_says_so(small_collection: Path, tmp_path: Path) -> None:
+    second = Ranks(rank=1, world=2)
+    with pytest.raises(UserError, match="sees none of the images"):
+        second.require_images(ImageList(tmp_path, ("a.jpg", "b.jpg")))
+    second.require_images(list_images(small_collection))
+    with pytest.raises(UserError, match="does not see the run folder"):
+        RunFolder(tmp_path / "run", Recipe(), resume=True, first=False)
+
+
+def test_banks_are_restored_whether_memory_or_files_held_them(tmp_path: Path) -> None:
+    rows = torch.randn(30, 4)
+    memory = open_banks(30, 4, torch.float16, tmp_path, Ranks())
+    mapped = open_banks(30, 4, torch.float16, tmp_path / "a", Ranks(), in_memory=0)
+    assert not memory.files
+    assert set(mapped.files) == {"plain", "augmented"}
+    memory.write(torch.arange(30), rows, 2 * rows, step=7)
+    mapped.restore(memory.state_dict(), {}, Ranks())
+    assert torch.equal(mapped.augmented.features, (2 * rows).half())
+    again = open_banks(30, 4, torch.float16, tmp_path, Ranks())
+    again.restore(mapped.state_dict(), mapped.files, Ranks())
+    assert torch.equal(again.plain.features, rows.half())
+    assert again.plain.freshness(step=9).tolist() == [2] * 30
+
+
+def test_a_bank_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    open_banks(30, 4, torch.float32, tmp_path, Ranks(), in_memory=0)
+    with pytest.raises(UserError, match="holds 480 bytes, this run needs 496"):
+        open_banks(31, 4, torch.float32, tmp_path, Ranks(), in_memory=0)
+    memory = open_banks(31, 4, torch.float32, tmp_path, Ranks())
+    written = {"written": torch.zeros(31, dtype=torch.int64)}
+    copies = {name: tmp_path / f"node-0-{name}.bank" for name in ("plain", "augmented")}
+    with pytest.raises(UserError, match="120 numbers, this run needs 124"):
+        memory.restore({"plain": written, "augmented": written}, copies, Ranks())
