@@ -13,10 +13,10 @@ def unit_rows(seed: int, *shape: int) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
-def slow_pool(features: Tensor, size: int) -> list[list[tuple[float, int]]]:
+def slow_pool(features: Tensor, size: int, anchors: int | None = None) -> list[list[tuple[float, int]]]:
     """Every image against every other one, sorted by similarity, then by id."""
     pool = []
-    for i, anchor in enumerate(features.double()):
+    for i, anchor in enumerate(features.double()[:anchors]):
         others = [(float((anchor * other).sum()), j) for j, other in enumerate(features.double()) if j != i]
         pool.append(sorted(others, key=lambda pair: (-pair[0], pair[1]))[:size])
     return pool
@@ -79,3 +79,13 @@ def test_a_pool_as_large_as_the_collection_is_refused_with_the_largest_possible(
     with pytest.raises(UserError, match="at least 1"):
         build_pool(unit_rows(0, 5, 3), 0)
     assert isinstance(build_pool(unit_rows(0, 5, 3), 4), Pool)
+
+
+@pytest.mark.parametrize("columns", [8, 150, 400])
+@pytest.mark.parametrize("kinds", [5, 1000])
+def test_large_collections_with_many_equal_images(columns: int, kinds: int) -> None:
+    # Rows of the identity: similarities are 0 or 1, and with few kinds most candidates are equals.
+    features = torch.eye(kinds)[torch.arange(400) * 7919 % kinds]
+    pool = build_pool(features, 7, block_bytes=4 * columns * 400)
+    for i, expected in enumerate(slow_pool(features, 7, anchors=10)):
+        assert pool.ids[i].tolist() == [j for _, j in expected]

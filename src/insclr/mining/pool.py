@@ -1,13 +1,14 @@
 """The candidate pool: for every image its P nearest neighbours in the whole collection (paper, Overview)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.mining.nearest import BLOCK_BYTES, QUERY_ROWS, nearest_rows
+from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
+
+BLOCK_ROWS = 8192  # rows finished together
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,11 @@ def build_pool(
     check_pool_size(len(features), size)
     ids = torch.empty(len(features), size, dtype=torch.int32)
     similarities = torch.empty(len(features), size, dtype=dtype)
-    for rows in row_blocks(len(features)):
+    for start in range(0, len(features), BLOCK_ROWS):
+        rows = torch.arange(start, min(start + BLOCK_ROWS, len(features)))
         values, found = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)
         ids[rows], similarities[rows] = found.to(torch.int32), values.to(dtype)
     return Pool(ids, similarities)
-
-
-def row_blocks(images: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
-    """The row numbers first ... last - 1 in blocks that one matrix product takes at a time."""
-    stop = images if last is None else min(last, images)
-    for start in range(first, stop, QUERY_ROWS):
-        yield torch.arange(start, min(start + QUERY_ROWS, stop))
 
 
 def check_pool_size(images: int, size: int) -> None:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from insclr.atomic import whole_file
 from insclr.errors import UserError
-from insclr.mining.nearest import BLOCK_BYTES, QUERY_ROWS, nearest_rows
-from insclr.mining.pool import Pool, check_pool_size
+from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
+from insclr.mining.pool import BLOCK_ROWS, Pool, check_pool_size
 from insclr.progress import progress_bar
-
-BLOCK_ROWS = 8 * QUERY_ROWS
 
 
 def save_pool(path: Path | str, pool: Pool) -> None:
