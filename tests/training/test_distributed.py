@@ -25,6 +25,7 @@ from insclr.model.pooling import GeM
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.training.banks import fill_banks, open_banks
 from insclr.training.distributed import Ranks, joined
+from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.run_folder import RunFolder
 from insclr.training.sources import ImageSource
 from insclr.training.step import contrast, decide
@@ -285,3 +286,14 @@ def test_a_bank_file_of_another_size_is_refused(tmp_path: Path) -> None:
     copies = {name: tmp_path / f"node-0-{name}.bank" for name in ("plain", "augmented")}
     with pytest.raises(UserError, match="120 numbers, this run needs 124"):
         memory.restore({"plain": written, "augmented": written}, copies, Ranks())
+
+
+def test_a_large_pool_moves_to_files_unchanged(tmp_path: Path) -> None:
+    features = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
+    small = round_pool(features, 5, tmp_path, Ranks(), torch.device("cpu"))
+    assert map_large_pool(small, tmp_path, Ranks()) is small
+    large = round_pool(features, 5, tmp_path, Ranks(), torch.device("cpu"), large=10)
+    mapped = map_large_pool(large, tmp_path, Ranks(), large=10)
+    assert torch.equal(mapped.ids, small.ids)
+    assert mapped.similarities.dtype == torch.float16
+    torch.testing.assert_close(mapped.similarities.float(), small.similarities, atol=1e-3, rtol=0)

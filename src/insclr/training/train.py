@@ -18,8 +18,7 @@ from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.labels import Labels, read_labels
 from insclr.mining.calibrate import calibrate
-from insclr.mining.pool import Pool, build_pool
-from insclr.mining.pool_file import build_pool_blocks, collect_pool
+from insclr.mining.pool import Pool
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.model.whitening import fold_into_fc, pca_whitening
@@ -29,6 +28,7 @@ from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
 from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.instances import match_instances
+from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
 from insclr.training.sources import CachedSource, ImageSource, Source, view_spec
@@ -37,7 +37,6 @@ from insclr.training.tracking import SilentTracker, Tracker
 logger = logging.getLogger(__name__)
 
 _DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
-_LARGE_POOL = 50_000_000  # candidates; a larger pool is built in blocks on disk, with fp16 similarities
 _PCA_IMAGES = 100_000  # as many tell the principal directions of any collection
 
 
@@ -135,10 +134,12 @@ class _Training:
         bare = index == 0 and self.recipe.network.start == "random"
         descriptors = features.plain if bare else banks.plain.features
         calibration = self.ranks.from_first(calibrate(recipe, descriptors) if self.ranks.first else None)
-        pool = self._pool(number, recipe, descriptors)
+        assert recipe.pool != "auto"
+        pool = round_pool(descriptors, recipe.pool, self._scratch(number), self.ranks, self.device)
         self._note_start(number, descriptors, pool, calibration.reasons, calibration.criteria.__dict__)
         seed = self.recipe.seed * 1009 + number
         sampler = TupleSampler(pool.ids, recipe.tuples, recipe.neighbours, seed)
+        pool = map_large_pool(pool, self._scratch(number), self.ranks)
         source: Source
         if recipe.train == "fc":
             # Seconds of work: the first rank does it alone, the others wait for its weights.
@@ -188,24 +189,6 @@ class _Training:
         banks = open_banks(len(plain), network.dim, dtype, self._scratch(number), self.ranks)
         fill_banks(banks, network, plain, self.ranks)
         return banks
-
-    def _pool(self, number: int, recipe: RoundRecipe, descriptors: Tensor) -> Pool:
-        """The pool of every image; ranks share the work, and of a large one what is done is kept."""
-        assert recipe.pool != "auto"
-        large = len(descriptors) * recipe.pool > _LARGE_POOL
-        if self.ranks.alone and not large:
-            return build_pool(descriptors, recipe.pool, device=self.device)
-        build_pool_blocks(
-            descriptors,
-            recipe.pool,
-            self._scratch(number),
-            rank=self.ranks.rank,
-            ranks=self.ranks.world,
-            dtype=torch.float16 if large else torch.float32,
-            device=self.device,
-        )
-        self.ranks.barrier()
-        return collect_pool(descriptors, recipe.pool, self._scratch(number))
 
     def _scratch(self, number: int) -> Path:
         """Files that a round needs only while it lasts."""
