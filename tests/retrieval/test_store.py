@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from insclr.errors import UserError
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store, open_store, parse_where
+from insclr.retrieval.store import (
+    Picture,
+    Store,
+    StoreInfo,
+    StoreUnavailable,
+    create_store,
+    open_store,
+    parse_where,
+)
 from insclr.retrieval.store import nearest as nearest_module
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.nearest import NearestRows
@@ -183,6 +191,23 @@ def test_no_store_says_how_to_make_one(tmp_path: Path, milvus_uri: str) -> None:
 def test_milvus_that_cannot_be_reached_is_named() -> None:
     with pytest.raises(UserError, match=r"Milvus at http://127.0.0.1:1/x"):
         open_store("http://127.0.0.1:1/x")
+
+
+def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import grpc
+
+    store = create_store(milvus_uri, INFO)
+
+    class Gone(grpc.RpcError):
+        def details(self) -> str:
+            return "Deadline Exceeded"
+
+    def gone(*_: object, **__: object) -> None:
+        raise Gone
+
+    monkeypatch.setattr(store._client, "search", gone)  # type: ignore[attr-defined]
+    with pytest.raises(StoreUnavailable, match="does not answer: Deadline Exceeded"):
+        store.search(unit_vectors(1), 1)
 
 
 def test_a_milvus_lite_file_is_a_store_too(tmp_path: Path) -> None:

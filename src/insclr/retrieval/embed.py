@@ -46,12 +46,13 @@ class ModelEmbedder:
         self.dim = model.network.dim
         self._model = model
         self._workers = workers
-        self._lock = threading.Lock()
+        # Two at a time: more would only take the cores from each other.
+        self._turns = threading.BoundedSemaphore(2)
 
     def files(self, images: ImageList, skipped: Skipped) -> Vectors:
         """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
         descriptor = self._model.recipe.descriptor
-        with self._lock:
+        with self._turns:
             found = extract(
                 self._model.network,
                 images,
@@ -70,7 +71,7 @@ class ModelEmbedder:
         device = next(network.parameters()).device
         sizes = [round(descriptor.size * scale) for scale in descriptor.scales]
         vectors = []
-        with self._lock, torch.inference_mode():
+        with self._turns, torch.inference_mode():
             for picture in pictures:
                 views = [plain_view(picture, size, descriptor.fit)[None].to(device) for size in sizes]
                 total = torch.stack([network(view)[0].float().cpu() for view in views]).sum(0)  # (dim,)

@@ -1,6 +1,7 @@
 """The search page's server: `create_app` for tests and other servers, `serve` for the command."""
 
 import logging
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +98,11 @@ def open_collections(uris: Sequence[str | Path], models: Sequence[str] = ()) -> 
 def serve(collections: Sequence["Collection"], settings: ServeSettings) -> None:
     """Serve until interrupted; UserError when the port is taken."""
     app = create_app(collections, settings)
+    import torch
     import uvicorn
+
+    # Two requests are embedded at a time (see ModelEmbedder): each gets half of the cores.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:

@@ -27,7 +27,7 @@ from insclr.retrieval.store.where import Compare, Condition, Contains, Every, No
 _PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
 _PATH_BYTES = 4096
 _PART = 1000  # rows in one message: below the server's 64 MB with room to spare
-_TIMEOUT = 10.0
+_CONNECT, _ANSWER, _BUILD = 10.0, 60.0, 900.0  # seconds
 
 
 class MilvusStore:
@@ -39,6 +39,7 @@ class MilvusStore:
     def __init__(self, uri: str) -> None:
         """Open an existing store; UserError when the server or the collection cannot be reached."""
         self.uri = uri
+        self._wrote = False
         self._client, self._name = _connect(uri)
         with _speaking(uri):
             if not self._client.has_collection(self._name) or not self._client.has_collection(self._notes):
@@ -130,7 +131,7 @@ class MilvusStore:
                 filter="",
                 output_fields=["count(*)"],
                 consistency_level="Strong",
-                timeout=_TIMEOUT,
+                timeout=_ANSWER,
             )
         return int(found[0]["count(*)"])
 
@@ -149,9 +150,9 @@ class MilvusStore:
                 data=[query.tolist() for query in np.asarray(queries, dtype=np.float32)],
                 limit=top,
                 filter="" if where is None else to_expression(where),
-                search_params={"metric_type": "COSINE", "params": {"ef": max(256, 4 * top)}},
+                search_params={"metric_type": "COSINE", "params": {"ef": max(512, 4 * top)}},
                 consistency_level="Strong",
-                timeout=_TIMEOUT,
+                timeout=_ANSWER,
             )
         for place, hits in enumerate(answers):
             ids[place, : len(hits)] = [hit["id"] for hit in hits]
@@ -161,7 +162,7 @@ class MilvusStore:
     def note(self, name: str) -> str | None:
         """A text kept with the rows."""
         with _speaking(self.uri):
-            found = self._client.get(self._notes, ids=[name], output_fields=["text"], timeout=_TIMEOUT)
+            found = self._client.get(self._notes, ids=[name], output_fields=["text"], timeout=_ANSWER)
         return str(found[0]["text"]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
@@ -174,10 +175,16 @@ class MilvusStore:
         return self.note("version") or "0"
 
     def close(self) -> None:
-        """Leave the server."""
-        self._client.close()
+        """Leave the server; what was written is sealed first, so that searches use the index."""
+        try:
+            if self._wrote:
+                with _speaking(self.uri):
+                    self._client.flush(self._name, timeout=_BUILD)
+        finally:
+            self._client.close()
 
     def _changed(self, pictures: Sequence[Picture]) -> None:
+        self._wrote = True
         known = self.columns()
         names = sorted({*known, *(name for one in pictures for name in one.columns)})
         if names != known:
@@ -188,7 +195,7 @@ class MilvusStore:
         with _speaking(self.uri):
             for start in range(0, len(ids), _PART):
                 part = [int(one) for one in ids[start : start + _PART]]
-                yield from self._client.get(self._name, ids=part, output_fields=fields, timeout=_TIMEOUT)
+                yield from self._client.get(self._name, ids=part, output_fields=fields, timeout=_ANSWER)
 
     def _every(self, fields: list[str]) -> Iterator[dict[str, Any]]:
         with _speaking(self.uri):
@@ -275,19 +282,21 @@ def _connect(uri: str) -> tuple[Any, str]:
     if not name.isidentifier():
         raise UserError(f"{name!r} cannot name a Milvus collection: letters, digits and _ only")
     with _speaking(uri):
-        return MilvusClient(uri=server, timeout=_TIMEOUT), name
+        return MilvusClient(uri=server, timeout=_CONNECT), name
 
 
 @contextmanager
 def _speaking(uri: str) -> Iterator[None]:
+    import grpc  # type: ignore[import-untyped]
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except MilvusException as error:
-        raise StoreUnavailable(
-            f"Milvus at {uri} does not answer as it should: {error.message or error}"
-        ) from error
+        raise StoreUnavailable(f"Milvus at {uri} does not answer as it should: {error.message}") from error
+    except grpc.RpcError as error:  # pymilvus lets some through: a deadline, a server that went away
+        reason = error.details() if hasattr(error, "details") else type(error).__name__
+        raise StoreUnavailable(f"Milvus at {uri} does not answer: {reason}") from error
 
 
 def _create_pictures(client: Any, name: str, dim: int) -> None:
