@@ -7,8 +7,10 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
+from insclr.mining.pool_approximate import approximate_neighbours
 
 BLOCK_ROWS = 8192  # rows finished together
+APPROXIMATE_FROM = 50_000  # images; below, the exact pool takes a minute at most
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,26 @@ def build_pool(
     block_bytes: int = BLOCK_BYTES,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
+    approximate: bool | None = False,
 ) -> Pool:
     """Find the pool of every row of `features` (N, D), unit rows in any float type.
 
     Scores live in blocks of about `block_bytes` on `device` (default: where the features are); the pool
     itself is on the CPU, its similarities in `dtype` (float16 halves them for millions of images).
+    `approximate` trades 5 % of the neighbours for time, on a CPU; None does so for large collections.
     """
     check_pool_size(len(features), size)
+    on_cpu = torch.device(features.device if device is None else device).type == "cpu"
+    if on_cpu and (len(features) >= APPROXIMATE_FROM if approximate is None else approximate):
+        found = approximate_neighbours(features, size, block_bytes=block_bytes, dtype=dtype)
+        if found is not None:
+            return Pool(found.ids, found.similarities, found.recall)
     ids = torch.empty(len(features), size, dtype=torch.int32)
     similarities = torch.empty(len(features), size, dtype=dtype)
     for start in range(0, len(features), BLOCK_ROWS):
         rows = torch.arange(start, min(start + BLOCK_ROWS, len(features)))
-        values, found = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)
-        ids[rows], similarities[rows] = found.to(torch.int32), values.to(dtype)
+        values, nearest = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)
+        ids[rows], similarities[rows] = nearest.to(torch.int32), values.to(dtype)
     return Pool(ids, similarities)
 
 
