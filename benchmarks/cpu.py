@@ -1,0 +1,75 @@
+"""Settings of the network on a CPU, each against the way it is shipped: only what wins is kept."""
+
+import contextlib
+import os
+
+import torch
+
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import NetworkRecipe
+from table import Row, milliseconds
+from timing import in_turns
+
+_IMAGES, _SIZE = 32, 160
+
+
+def measure() -> list[Row]:
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (_IMAGES, 3, _SIZE, _SIZE), dtype=torch.uint8)
+    shipped = _network()
+    planar = _network()
+    type(planar.backbone)._channels_last  # noqa: B018  (fails loudly if the property is renamed)
+    planar.backbone.__class__ = type("Planar", (type(planar.backbone),), {"_channels_last": False})
+    weights_too = _network().to(memory_format=torch.channels_last)
+    cores = len(os.sched_getaffinity(0))
+
+    def step(network: DescriptorNetwork, bf16: bool = False) -> None:
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext():
+            network.eval()
+            with torch.no_grad():
+                network(pixels)
+            network.train()
+            network.zero_grad(set_to_none=True)
+            network(pixels)[:, 0].sum().backward()
+
+    def on_threads(count: int) -> None:
+        torch.set_num_threads(count)
+        step(shipped)
+        torch.set_num_threads(cores)
+
+    rivals = {
+        "shipped": lambda: step(shipped),
+        "planar (NCHW) images": lambda: step(planar),
+        "weights channels-last too": lambda: step(weights_too),
+        "bf16 autocast": lambda: step(shipped, bf16=True),
+        "one thread": lambda: on_threads(1),
+    }
+    compiled = _compiled()
+    if compiled is not None:
+        rivals["torch.compile"] = lambda: step(compiled)
+    times = in_turns(rivals, turns=5, warm=2)
+    base = times.pop("shipped")
+    title = f"efficientnet_lite0, {_IMAGES} images of {_SIZE} px, shipped against"
+    return [
+        Row(f"{title} {name}", milliseconds(base), milliseconds(taken), f"{taken / base:.2f} x")
+        for name, taken in times.items()
+    ]
+
+
+def _network() -> DescriptorNetwork:
+    network = create_network(NetworkRecipe("efficientnet_lite0"), pretrained=False)
+    network.frozen_batch_norm = True
+    return network
+
+
+def _compiled() -> DescriptorNetwork | None:
+    """The network compiled, or None where there is no compiler for it."""
+    network = _network()
+    network.backbone.trunk.forward_features = torch.compile(network.backbone.trunk.forward_features)
+    try:
+        network.train()
+        network(torch.zeros(_IMAGES, 3, _SIZE, _SIZE, dtype=torch.uint8)).sum().backward()
+    except (RuntimeError, OSError) as error:  # no compiler, or one that fails
+        print(f"torch.compile does not work here: {type(error).__name__}")
+        return None
+    return network

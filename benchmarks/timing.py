@@ -1,0 +1,22 @@
+"""Times that can be compared: rivals take turns in one process, and medians leave out what disturbed them."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_turns(rivals: Mapping[str, Callable[[], object]], turns: int, warm: int = 1) -> dict[str, float]:
+    """Median seconds of each rival over so many turns, after `warm` turns that do not count."""
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for turn in range(warm + turns):
+        for name, work in rivals.items():
+            took = seconds(work)
+            if turn >= warm:
+                times[name].append(took)
+    return {name: statistics.median(taken) for name, taken in times.items()}
