@@ -27,6 +27,7 @@ export class Viewer {
   open(matches, at) {
     this.matches = matches;
     this.dialog.showModal();
+    this.dialog.focus(); // not its first button: Space closes what Space has opened
     this.show(at);
   }
 
