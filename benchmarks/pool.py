@@ -1,14 +1,9 @@
-"""The candidate pool against faiss's flat index, in one run: time, ratio and recall.
-
-Run: python benchmarks/pool.py [--images 100000 --dim 512 --size 500 --flat-rows 10000]
-"""
-
-import argparse
-import time
-from collections.abc import Callable
+"""The candidate pool against faiss's flat index, in one run: time, ratio and recall."""
 
 import faiss
 import torch
+from table import Row, markdown, milliseconds
+from timing import seconds
 from torch import Tensor
 
 from insclr.mining.nearest import nearest_rows
@@ -35,49 +30,35 @@ def descriptors(images: int, dim: int, seed: int = 0, things: int = 4000, scenes
     return torch.nn.functional.normalize((centres[thing] + 0.7 * spread(images)) @ rotation, dim=1)
 
 
-def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Wall and processor time of one call."""
-    wall, processor = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall, time.process_time() - processor
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=100_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--size", type=int, default=500)
-    parser.add_argument("--flat-rows", type=int, default=10_000, help="rows timed exactly, then scaled up")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    faiss.omp_set_num_threads(options.threads)
-
-    features = descriptors(options.images, options.dim)
-    rows = torch.randperm(options.images, generator=torch.Generator().manual_seed(1))[: options.flat_rows]
-    flat = faiss.IndexFlatIP(options.dim)
+def measure(images: int = 100_000, dim: int = 512, size: int = 500, flat_rows: int = 10_000) -> list[Row]:
+    """Time the flat index and the exact pool on `flat_rows` rows, scaled to all; the approximate pool whole."""
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    features = descriptors(images, dim)
+    rows = torch.randperm(images, generator=torch.Generator().manual_seed(1))[:flat_rows]
+    flat = faiss.IndexFlatIP(dim)
     flat.add(features.numpy())
-    queries = features[rows].numpy()
-    whole = options.images / len(rows)
+    first, second = (part.numpy() for part in features[rows].chunk(2))
     pools = []
-    # The rival is timed before and after, so that a change in the machine's load shows.
-    before = seconds(lambda: flat.search(queries[: len(queries) // 2], options.size + 1))
-    exact = seconds(lambda: nearest_rows(features, rows, options.size))
-    approximate = seconds(lambda: pools.append(build_pool(features, options.size, approximate=True)))
-    after = seconds(lambda: flat.search(queries[len(queries) // 2 :], options.size + 1))
-    rival = [(a + b) * whole for a, b in zip(before, after, strict=True)]
+    # The rival is timed before and after, so that a change in the machine's load weighs on both sides.
+    rival = seconds(lambda: flat.search(first, size + 1))
+    exact = seconds(lambda: nearest_rows(features, rows, size)) * images / flat_rows
+    approximate = seconds(lambda: pools.append(build_pool(features, size, approximate=True)))
+    rival = (rival + seconds(lambda: flat.search(second, size + 1))) * images / flat_rows
 
-    print(f"{options.images} x {options.dim}, P = {options.size}, {options.threads} threads")
-    print(f"{'':22}{'wall s':>9}{'ratio':>7}{'cpu s':>9}{'ratio':>7}{'recall':>8}")
-    table = (
-        ("faiss flat", rival, 1.0),
-        ("exact", [part * whole for part in exact], 1.0),
-        ("approximate", approximate, pools[0].recall),
-    )
-    for name, (wall, processor), recall in table:
-        ratios = rival[0] / wall, rival[1] / processor
-        print(f"{name:22}{wall:9.1f}{ratios[0]:7.1f}{processor:9.1f}{ratios[1]:7.1f}{recall:8.3f}")
+    scale, recall = f"{images:,} x {dim}, P = {size}", pools[0].recall
+    ratio = rival / approximate
+    return [
+        Row(f"exact pool, {scale}", milliseconds(exact), milliseconds(rival), f"{rival / exact:.1f} x"),
+        Row(
+            f"approximate pool, recall {recall:.3f}",
+            milliseconds(approximate),
+            milliseconds(rival),
+            f"{ratio:.1f} x",
+            ">= 8 x at recall >= 0.95",
+            ratio >= 8 and recall >= 0.95,
+        ),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    print(markdown(measure()))

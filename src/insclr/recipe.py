@@ -36,7 +36,9 @@ class NetworkRecipe:
     )
     gem_p: float = knob(3.0, "GeM's exponent")
     dim: int = knob(512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer")
-    start: Literal["random", "pca"] = knob("random", "the fully connected layer's start")
+    start: Literal["random", "pca", "views"] = knob(
+        "random", "the fc's start: random; pca; views = a whitening of what views and mined pairs change"
+    )
     start_power: float = knob(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening")
 
 
@@ -58,6 +60,9 @@ class MiningRecipe:
     strategy: Literal["nn", "augmented", "plain", "relative", "multiscale"] = knob(
         "plain", "positives in the mini-batch: all neighbours (nn), or by which similarity"
     )
+    similarity: Literal["cosine", "overlap"] = knob(
+        "cosine", "what memory mining decides by, in every step; overlap = of neighbourhoods, once a round"
+    )
     batch_threshold: float | Auto = knob(0.65, "T_b: similarity above which a tuple member is positive")
     scales: tuple[float, ...] = knob((2**0.5, 1.0, 2**-0.5), "strategy multiscale: sizes of the plain views")
     sparsity: float | Auto | Off = knob("off", "phi: similarities to query-set members below it are dropped")
@@ -71,7 +76,10 @@ class MiningRecipe:
     ignore_above: float | Auto | Off = knob(
         "off", "unchosen candidates more similar to the anchor than this are neither positive nor negative"
     )
-    ignore_nearest: int = knob(0, "an anchor's so many nearest images are never its negatives in the batch")
+    pool_negatives: bool = knob(True, "candidates that are not positive are negatives, from the bank")
+    ignore_nearest: int | Auto = knob(
+        0, "an anchor's so many nearest images are never its negatives in the batch"
+    )
 
 
 @dataclass(frozen=True)
@@ -89,16 +97,20 @@ class RoundRecipe:
     method: Literal["A", "B", "C", "D-anchor", "D"] = knob(
         "D", "A nn; B nn + bank negatives; C selection + bank negatives; D-anchor, D memory mining"
     )
-    train: Literal["all", "fc"] = knob(
-        "all", "all layers on images, or the fc alone on cached pooled features"
+    train: Literal["all", "late", "fc"] = knob(
+        "all", "all layers on images; the late layers on cached maps; the fc alone on cached pooled features"
     )
+    refine: bool = knob(False, "train a square layer on top of the fc as it stands, and fold both into one")
     steps: int = knob(40_000, "iterations; with a time budget, at most so many")
     tuples: int = knob(16, "training tuples in a batch")
     neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple")
+    members: Literal["nearest", "mined"] = knob(
+        "nearest", "a tuple's neighbours: the top-ranked, or drawn from the mined (similarity = overlap)"
+    )
     pool: int | Auto = knob(500, "P: size of the candidate pool")
     augmented_size: int = knob(224, "side of the augmented view, in pixels")
     plain_size: int = knob(512, "side of the plain view, in pixels")
-    cached_views: int = knob(3, "train = fc: augmented views cached per image")
+    cached_views: int = knob(3, "train = fc or late: augmented views cached per image")
     refresh_bank: int = knob(0, "train = fc: recompute the whole banks every so many steps; 0 = never")
     lr: float = knob(1e-4, "learning rate of the backbone")
     fc_lr: float = knob(0.0, "learning rate of the fully connected layer; 0 = the backbone's")
@@ -122,7 +134,7 @@ class Recipe:
     name: str = knob("custom", "what the recipe is called")
     about: str = knob("", "one line for people")
     seed: int = knob(0, "one seed gives one run")
-    minutes: float = knob(0.0, "time budget of the rounds that train all layers; 0 = none")
+    minutes: float = knob(0.0, "time budget of the rounds that train more than the fc; 0 = none")
     guard: bool = knob(False, "watch the run without labels; step back where it gets worse")
     workers: int = knob(-1, "processes that decode images; -1 = by the number of cores")
     checkpoint_every: int = knob(500, "iterations between checkpoints")
@@ -319,5 +331,10 @@ def _check(recipe: Recipe) -> None:
         need(each.mining.repeats >= 1, where + "mining.repeats", "at least 1")
         if each.pool != "auto":
             need(each.pool > each.neighbours, where + "pool", f"larger than neighbours ({each.neighbours})")
+        need(
+            each.members == "nearest" or each.mining.similarity == "overlap",
+            where + "mining.similarity",
+            f"overlap where {where}members = mined",
+        )
         if each.train == "fc":
             need(recipe.network.dim > 0, "network.dim", f"positive: {where}train = fc has nothing to train")

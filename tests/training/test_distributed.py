@@ -17,12 +17,13 @@ from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
 from insclr.errors import UserError
+from insclr.mining.calibrate import calibrate
 from insclr.mining.criteria import Criteria
 from insclr.mining.pool import build_pool
 from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
-from insclr.recipe import Recipe, RoundRecipe
+from insclr.recipe import LossRecipe, MiningRecipe, Recipe, RoundRecipe
 from insclr.training.banks import fill_banks, open_banks
 from insclr.training.distributed import Ranks, joined
 from insclr.training.pools import map_large_pool, round_pool
@@ -36,23 +37,11 @@ _TUPLES = 5  # two ranks take 3 and 2 of them
 
 
 def _criteria(method: Any) -> Criteria:
-    return Criteria(
-        method=method,
-        strategy="plain",
-        batch_threshold=0.5,
-        sparsity=None,
-        aggregate="mean",
-        choose="topk",
-        k=3,
-        memory_threshold=0.6,
-        floor=None,
-        repeats=2,
-        random_negatives=20,
-        ignore_above=0.99,
-        ignore_nearest=1,
-        margin=0.2,
-        normalise="mean",
+    mining = MiningRecipe(
+        batch_threshold=0.5, k=3, repeats=2, random_negatives=20, ignore_above=0.99, ignore_nearest=1
     )
+    recipe = RoundRecipe(method=method, mining=mining, loss=LossRecipe(margin=0.2, normalise="mean"))
+    return calibrate(recipe, torch.nn.functional.normalize(torch.rand(20, 4), dim=1)).criteria
 
 
 class _TinyBackbone(nn.Module):

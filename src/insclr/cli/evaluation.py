@@ -1,6 +1,7 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,14 @@ from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
     from insclr.evaluation.results import LabelResult, ProtocolResult
+
+
+class Unit(str, Enum):
+    """What the bootstrap of `compare` draws."""
+
+    query = "query"
+    instance = "instance"
+
 
 ModelName = Annotated[
     str, typer.Argument(help="Run folder, model file, or pretrained:NAME.", metavar="MODEL")
@@ -55,7 +64,7 @@ def evaluate(
     distractors: Annotated[
         Path | None, typer.Option(help="Descriptors of distractors: .npy, .npz, .parquet.")
     ] = None,
-    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or k-reciprocal.")] = "",
+    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     size: Size = 0,
@@ -64,7 +73,12 @@ def evaluate(
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.errors import UserError
-    from insclr.evaluation.evaluate import evaluate_labels, evaluate_protocol, read_distractors
+    from insclr.evaluation.evaluate import (
+        evaluate_labels,
+        evaluate_protocol,
+        read_distractors,
+        require_images,
+    )
     from insclr.evaluation.labels import read_labels
     from insclr.evaluation.protocols import load_protocol
     from insclr.model.model_file import resolve_model
@@ -75,6 +89,8 @@ def evaluate(
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
     reranker = find_reranker(rerank) if rerank else None
     truth = read_labels(labels) if labels else None
+    if truth is not None:
+        require_images(truth, allow_missing=allow_missing)
     benchmark = load_protocol(protocol, root, ground_truth) if root is not None and protocol else None
     found = resolve_model(model)
     settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
@@ -104,26 +120,33 @@ def compare(
     page: Annotated[
         Path | None, typer.Option(help="HTML page of the queries where first and last differ.")
     ] = None,
-    by: Annotated[str, typer.Option(help="What is resampled: query or instance.")] = "query",
+    by: Annotated[Unit, typer.Option(help="What is resampled.")] = Unit.query,
+    allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
+    size: Size = 0,
+    fit: Fit = "",
+    scales: Scales = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
     from insclr.errors import UserError
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.compare_page import write_compare_page
-    from insclr.evaluation.evaluate import evaluate_labels
+    from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.evaluation.labels import read_labels
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import describe
+    from insclr.retrieval.extract import describe, descriptor_settings
 
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError("Name two or more different models to compare.")
     truth = read_labels(labels)
-    results = {
-        name: evaluate_labels(describe(resolve_model(name), truth.images, boxes=truth.boxes), truth)
-        for name in models
-    }
-    comparison = compare_results(results, unit="instance" if by == "instance" else "query")
+    require_images(truth, allow_missing=allow_missing)
+    results = {}
+    for name in models:
+        found = resolve_model(name)
+        settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
+        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+        results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
+    comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
     _write_json(json_file, comparison.to_json())
     if page:

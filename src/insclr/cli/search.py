@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from insclr.cli import app
 from insclr.cli.evaluation import ModelName
 from insclr.cli.photos import Images
+
+if TYPE_CHECKING:
+    from insclr.data.decode import Box
 
 StoreName = Annotated[str, typer.Argument(help="A store's folder, or a Milvus address.", metavar="STORE")]
 OwnModel = Annotated[str, typer.Option("--model", help="The store's model, where it has moved.")]
@@ -48,11 +51,10 @@ def search(
     model: OwnModel = "",
 ) -> None:
     """Find every photo of the thing in a photo."""
-    from insclr.data.decode import parse_box
     from insclr.retrieval.search import Search, search_files
 
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
-    for found in search_files(store, query, asked, box=parse_box(box) if box else None, model=model):
+    for found in search_files(store, query, asked, box=_parse_box(box) if box else None, model=model):
         if as_json or query.is_dir():
             typer.echo(json.dumps(found.to_json()))
         else:
@@ -98,6 +100,38 @@ def cluster(
     typer.echo(
         f"{len(groups)} things, {sum(len(group.rows) for group in groups)} photos: {out / 'clusters.csv'}"
     )
+
+
+@app.command()
+def serve(
+    store: StoreName,
+    before: Annotated[str, typer.Option(help="A second store, of another model: before/after switch.")] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine need it.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    token: Annotated[str, typer.Option(help="If given, every request must carry it.")] = "",
+    model: OwnModel = "",
+) -> None:
+    """Search by photo in the browser."""
+    from insclr.web.server import open_collections
+    from insclr.web.server import serve as serve_page
+    from insclr.web.settings import ServeSettings
+
+    settings = ServeSettings(host=host, port=port, token=token)
+    collections = open_collections([store, *([before] if before else [])], [model])
+    typer.echo(f"open {settings.address} (Ctrl-C stops it)")
+    serve_page(collections, settings)
+
+
+def _parse_box(text: str) -> "Box":
+    from insclr.errors import UserError
+
+    try:
+        x1, y1, x2, y2 = (float(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"--box {text} is not four numbers x1,y1,x2,y2 in pixels.") from None
+    return x1, y1, x2, y2
 
 
 @app.command()

@@ -14,8 +14,8 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.mining.buffers import Buffers
 
-# The kernel maps up to this many bytes of cached file around a touched page.
-_FAULT_AROUND = 64 * 1024
+# The kernel maps up to this many bytes of cached file around a touched page: a huge page where it can.
+_FAULT_AROUND = 2 * 2**20
 _READ_ROWS = 512
 
 
@@ -77,7 +77,9 @@ class MemoryBank:
         """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
         flat = ids.reshape(-1).to(self.features.device)
         rows = self._buffers.lend((len(flat), self.dim))
-        if self.features.dtype == torch.float32:
+        if self._map is not None:
+            self._read_mapped(flat, rows)
+        elif self.features.dtype == torch.float32:
             torch.index_select(self.features, 0, flat, out=rows)
         else:
             # A block at a time, so that the rows are still in the processor's cache when they are widened.
@@ -86,8 +88,16 @@ class MemoryBank:
                 narrow = self._narrow[: len(block)]
                 torch.index_select(self.features, 0, block, out=narrow)
                 rows[start : start + len(block)] = narrow
-        self._touched(ids.numel())
         return rows.view(*ids.shape, self.dim)
+
+    def _read_mapped(self, flat: Tensor, rows: Tensor) -> None:
+        """In the order of the file, so that each of its pages is mapped once, and can go when it is passed."""
+        ordered, places = flat.sort()
+        for block, place in zip(ordered.split(_READ_ROWS), places.split(_READ_ROWS), strict=True):
+            narrow = self._narrow[: len(block)]
+            torch.index_select(self.features, 0, block, out=narrow)
+            rows.index_copy_(0, place, narrow.float())
+            self._touched(len(block))
 
     def freshness(self, step: int) -> Tensor:
         """How many steps ago each row was written, as (rows,) int64; -1 for never."""

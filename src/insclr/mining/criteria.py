@@ -1,6 +1,6 @@
 """The numbers that decide in a round: the recipe's own, or calibrated ones where the recipe says auto."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -21,8 +21,14 @@ class Criteria:
     random_negatives: int
     ignore_above: float | None
     ignore_nearest: int
+    similarity: Literal["cosine", "overlap"]
+    pool_negatives: bool
     margin: float
     normalise: Literal["sum", "mean"]
+
+    def with_threshold(self, threshold: float) -> "Criteria":
+        """The same with another T_b."""
+        return replace(self, batch_threshold=threshold)
 
     @property
     def mines_memory(self) -> bool:

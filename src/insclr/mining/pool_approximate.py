@@ -7,6 +7,7 @@ their places into integers, which a vectorised partial sort then ranks. On a GPU
 """
 
 import itertools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -172,16 +173,23 @@ def _search(
     features: Tensor, index: Lists, size: int, width: int, block_bytes: int
 ) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray]]:
     """Blocks of (rows, similarities, ids): rows that are neighbours in the lists are searched together."""
-    block = max(256, min(QUERY_ROWS, block_bytes // (4 * width)))
-    scores = _Scores(index, block, features.shape[1], width)
     threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads) as pool:
-        for first in range(0, len(features), block):
-            rows = index.rows[first : first + block]
-            scores.fill(features, first, first + len(rows))
-            cuts = np.linspace(0, len(rows), threads + 1).astype(int).tolist()
-            parts = list(pool.map(scores.best, [size] * threads, cuts, cuts[1:]))
-            yield rows, np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    block = max(256, min(QUERY_ROWS, block_bytes // (4 * width * threads)))
+    own = threading.local()
+
+    def search(first: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        if not hasattr(own, "scores"):
+            own.scores = _Scores(index, block, features.shape[1], width)
+        last = min(first + block, len(features))
+        own.scores.fill(features, first, last)
+        return index.rows[first:last], *own.scores.best(size, last - first)
+
+    # Every thread takes whole blocks: to share the small products of one block, they would mostly wait.
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(search, range(0, len(features), block))
+    finally:
+        torch.set_num_threads(threads)  # what later threads of this process start with
 
 
 class _Scores:
@@ -266,15 +274,15 @@ class _Scores:
         )
         return member, probed, first_slot
 
-    def best(self, size: int, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `size` best of the block's rows first ... last - 1: (similarities, ids)."""
+    def best(self, size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `size` best of the block's first `count` rows: (similarities, ids)."""
         width = self.slots * CHUNK
-        keys = self.keys[first:last]
+        keys = self.keys[:count]
         keys |= np.arange(width, dtype=np.int32)
         keys.partition(width - size, axis=1)
         top = np.sort(keys[:, width - size :], axis=1)[:, ::-1]  # (rows, size)
         place = top & ((1 << self.place_bits) - 1)
-        slot = np.take_along_axis(self.origin[first:last], place // CHUNK, 1)
+        slot = np.take_along_axis(self.origin[:count], place // CHUNK, 1)
         ids = self.index.rows.numpy().take(slot + place % CHUNK, mode="clip").astype(np.int32)
         values = (top >> self.place_bits).astype(np.float32) / np.float32(self.scale)
         return values, ids

@@ -54,6 +54,39 @@ class Backbone(nn.Module):
             return FeatureMap(features.permute(0, 3, 1, 2) if channels_are_last else features, None)
         return self._map_of_tokens(features, images.shape[-2:])
 
+    def early(self, images: Tensor) -> Tensor:
+        """The map that enters the late layers; for backbones that `has_late`."""
+        pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
+        x = pixels.contiguous(memory_format=torch.channels_last)
+        for layer in _halves(self.trunk)[0]:
+            x = layer(x)
+        return x
+
+    def late(self, maps: Tensor) -> FeatureMap:
+        """What `forward` gives, from the map that `early` gave."""
+        x = maps.contiguous(memory_format=torch.channels_last)
+        for layer in _halves(self.trunk)[1]:
+            x = layer(x)
+        return FeatureMap(x, None)
+
+    @property
+    def has_late(self) -> bool:
+        """Whether the backbone is known to fall into early and late layers."""
+        return bool(_halves(self.trunk)[1])
+
+    def late_parameters(self) -> list[nn.Parameter]:
+        """What training the late layers changes: all but depthwise kernels, few weights that cost most on a CPU."""
+        modules = [module for layer in _halves(self.trunk)[1] for module in layer.modules()]
+        depthwise = [m for m in modules if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1]
+        frozen = {id(parameter) for module in depthwise for parameter in module.parameters()}
+        late = [parameter for layer in _halves(self.trunk)[1] for parameter in layer.parameters()]
+        return [parameter for parameter in late if id(parameter) not in frozen]
+
+    def early_state(self) -> dict[str, Tensor]:
+        """The weights that the early map depends on."""
+        layers = enumerate(_halves(self.trunk)[0])
+        return {f"{i}.{name}": value for i, layer in layers for name, value in layer.state_dict().items()}
+
     def _map_of_tokens(self, tokens: Tensor, size: torch.Size) -> FeatureMap:
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
         height = -(-size[0] // self.stride)
@@ -120,6 +153,22 @@ def _load_from_hub(trunk: Any, name: str) -> None:
         ) from error
     finally:
         hub_constants.HF_HUB_OFFLINE = offline
+
+
+def _halves(trunk: Any) -> tuple[list[nn.Module], list[nn.Module]]:
+    """A trunk's layers as two sequences, early and late; both empty for a family that is not known here."""
+    if all(hasattr(trunk, name) for name in ("conv_stem", "bn1", "blocks", "conv_head", "bn2")):
+        stages, early = list(trunk.blocks), 4 * len(trunk.blocks) // 7
+        return (
+            [trunk.conv_stem, trunk.bn1, *stages[:early]],
+            [*stages[early:], trunk.conv_head, trunk.bn2],
+        )
+    if all(hasattr(trunk, name) for name in ("conv1", "bn1", "act1", "maxpool", "layer4")):
+        return (
+            [trunk.conv1, trunk.bn1, trunk.act1, trunk.maxpool, trunk.layer1, trunk.layer2, trunk.layer3],
+            [trunk.layer4],
+        )
+    return [], []
 
 
 def _reachable(address: str) -> bool:

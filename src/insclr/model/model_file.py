@@ -2,13 +2,13 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
-import tomllib
 from torch import Tensor
 
 from insclr.atomic import whole_file

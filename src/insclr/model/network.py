@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from insclr.errors import UserError
-from insclr.model.backbones import Backbone, create_backbone
+from insclr.model.backbones import Backbone, FeatureMap, create_backbone
 from insclr.model.pooling import create_pooling
+from insclr.model.refined import RefinedLinear
 from insclr.recipe import NetworkRecipe
 
 
@@ -21,13 +22,17 @@ class DescriptorNetwork(nn.Module):
         self.backbone = backbone
         self.pooling = pooling
         # Without a dimension the pooled features are the descriptor: the pretrained network as it comes.
-        self.fc = nn.Linear(backbone.channels, dim) if dim else None
+        self.fc: nn.Linear | RefinedLinear | None = nn.Linear(backbone.channels, dim) if dim else None
         self.dim = dim or backbone.channels
         self.frozen_batch_norm = frozen_batch_norm
 
     def pooled(self, images: Tensor) -> Tensor:
         """Unit pooled features (batch, channels) of images 0..255 (batch, 3, height, width)."""
-        return functional.normalize(self.pooling(self.backbone(images)), dim=1)
+        return self.pool(self.backbone(images))
+
+    def pool(self, features: FeatureMap) -> Tensor:
+        """Unit pooled features (batch, channels) of what the backbone saw."""
+        return functional.normalize(self.pooling(features), dim=1)
 
     def embed(self, pooled: Tensor) -> Tensor:
         """Unit descriptors (batch, dim) of pooled features (batch, channels)."""

@@ -14,6 +14,7 @@ from insclr.data.images import ImageList
 from insclr.mining.bank import MemoryBanks
 from insclr.mining.criteria import Criteria
 from insclr.mining.pool import Pool
+from insclr.mining.verdicts import Verdicts
 from insclr.training.step import Batch, Decision, decide
 
 MEASURED = 256  # anchors behind the histograms and the summary
@@ -30,6 +31,7 @@ def inspect_round(
     criteria: Criteria,
     images: ImageList,
     instances: Tensor | None,
+    verdicts: Verdicts | None = None,
     *,
     neighbours: int,
     anchors: int = 12,
@@ -47,7 +49,7 @@ def inspect_round(
     tuples: list[dict[str, Any]] = []
     tally = _Tally(truth)
     for batch in _batches(sample, pool, banks, neighbours):
-        decision = decide(batch, pool, banks, criteria)
+        decision = decide(batch, pool, banks, criteria, verdicts)
         candidates = pool.ids[batch.ids[:, 0]].long()  # (T, P)
         similarities = torch.einsum("td,tpd->tp", batch.plain[:, 0], banks.plain.read(candidates))
         tally.add(batch, decision, candidates, similarities)

@@ -26,6 +26,7 @@ from insclr.training.distributed import Ranks
 
 _BLOCK = 1024  # images a file
 _BATCH = 32  # images a forward pass
+_Kind = Callable[[DescriptorNetwork, Tensor], Tensor]  # images to rows
 _PLAIN, _VIEWS, _ABOUT = "plain.bin", "views.bin", "about.json"
 
 
@@ -60,13 +61,18 @@ def pooled_features(
     workers: int,
     skipped: Skipped,
     ranks: Ranks | None = None,
+    maps: bool = False,
     title: str = "describing",
 ) -> PooledFeatures:
-    """Read the features from `folder`, computing what is not there yet; ranks share the work."""
+    """Read the features from `folder`, computing what is not there yet; ranks share the work.
+
+    With `maps` they are the flattened maps that enter the late layers, instead of pooled features.
+    """
     ranks = ranks or Ranks()
-    settings = f"{plain_size} {augmented_size} {views} {seed} 2"
-    key = ranks.from_first(_key(network, images, settings) if ranks.first else None)
-    home = folder / f"features-{key}"
+    settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
+    key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
+    home = folder / f"{'maps' if maps else 'features'}-{key}"
+    kind = _early if maps else _pooled
     if not ranks.from_first((home / _ABOUT).exists()):
         spec = ViewSpec(plain_size=plain_size, augmented_size=augmented_size, augmented=views)
         starts = range(0, len(images), _BLOCK)
@@ -74,12 +80,14 @@ def pooled_features(
         with progress_bar(title, len(missing) * _BLOCK) as bar:
             for start in missing:
                 ids = list(range(start, min(start + _BLOCK, len(images))))
-                _write_block(_block(home, start), network, images, ids, spec, seed, workers, bar.advance)
+                _write_block(
+                    _block(home, start), network, images, ids, spec, seed, workers, kind, bar.advance
+                )
         ranks.barrier()
         if ranks.first:
             _join(home, [_block(home, start) for start in starts], views)
         ranks.barrier()
-    return _open(home, network.backbone.channels, skipped)
+    return _open(home, skipped)
 
 
 def _missing(home: Path, starts: Iterable[int]) -> list[int]:
@@ -94,10 +102,11 @@ def _write_block(
     spec: ViewSpec,
     seed: int,
     workers: int,
+    kind: _Kind,
     advance: Callable[[int], None],
 ) -> None:
     skipped = Skipped()
-    tensors = _describe(network, images, ids, spec, seed, workers, skipped, advance)
+    tensors = _describe(network, images, ids, spec, seed, workers, kind, skipped, advance)
     with whole_file(file) as scratch:
         safetensors.torch.save_file(tensors, scratch, {"skipped": json.dumps(list(skipped))})
 
@@ -117,13 +126,16 @@ def _join(home: Path, blocks: list[Path], views: int) -> None:
 def _copy_blocks(home: Path, blocks: list[Path], views: int) -> None:
     ids: list[int] = []
     skipped: list[list[str]] = []
+    channels = 0
     with whole_file(home / _PLAIN) as scratch, scratch.open("wb") as file:
         for number, block in enumerate(blocks):
             with safetensors.safe_open(block, "pt") as stored:
                 seen = stored.get_tensor("seen")
                 ids += (seen.nonzero()[:, 0] + number * _BLOCK).tolist()
                 skipped += json.loads(stored.metadata()["skipped"])
-                file.write(stored.get_tensor("plain")[seen].numpy().tobytes())
+                plain = stored.get_tensor("plain")
+                channels = plain.shape[1]
+                file.write(plain[seen].numpy().tobytes())
     with whole_file(home / _VIEWS) as scratch, scratch.open("wb") as file:
         for view in range(views):
             for block in blocks:
@@ -131,14 +143,17 @@ def _copy_blocks(home: Path, blocks: list[Path], views: int) -> None:
                     file.write(stored.get_tensor("views")[view, stored.get_tensor("seen")].numpy().tobytes())
     # Last, so that where it is the others are whole.
     with whole_file(home / _ABOUT) as scratch:
-        scratch.write_text(json.dumps({"seen": ids, "views": views, "skipped": skipped}))
+        scratch.write_text(
+            json.dumps({"seen": ids, "views": views, "channels": channels, "skipped": skipped})
+        )
 
 
-def _open(home: Path, channels: int, skipped: Skipped) -> PooledFeatures:
+def _open(home: Path, skipped: Skipped) -> PooledFeatures:
     about: dict[str, Any] = json.loads((home / _ABOUT).read_text())
     for path, reason in about["skipped"]:
         skipped.add(path, reason)
     seen = torch.tensor(about["seen"], dtype=torch.int64)
+    channels = about["channels"]
     plain = _map(home / _PLAIN, (len(seen), channels))
     return PooledFeatures(plain, _map(home / _VIEWS, (about["views"], len(seen), channels)), seen)
 
@@ -151,6 +166,14 @@ def _map(file: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.from_file(str(file), shared=False, size=size, dtype=torch.float16).view(shape)
 
 
+def _pooled(network: DescriptorNetwork, images: Tensor) -> Tensor:
+    return network.pooled(images)
+
+
+def _early(network: DescriptorNetwork, images: Tensor) -> Tensor:
+    return network.backbone.early(images).flatten(1)
+
+
 @torch.inference_mode()
 def _describe(
     network: DescriptorNetwork,
@@ -159,12 +182,14 @@ def _describe(
     spec: ViewSpec,
     seed: int,
     workers: int,
+    kind: _Kind,
     skipped: Skipped,
     advance: Callable[[int], None],
 ) -> dict[str, Tensor]:
     network.eval()
     device = next(network.parameters()).device
-    channels, first = network.backbone.channels, ids[0]
+    blank = torch.zeros(1, 3, spec.plain_size, spec.plain_size, dtype=torch.uint8, device=device)
+    channels, first = kind(network, blank).shape[1], ids[0]
     plain = torch.zeros(len(ids), channels, dtype=torch.float16)
     views = torch.zeros(spec.augmented, len(ids), channels, dtype=torch.float16)
     seen = torch.zeros(len(ids), dtype=torch.bool)
@@ -176,11 +201,11 @@ def _describe(
         # A replacement for an unreadable image may come from another block: it has its own row there.
         here = (batch.ids >= first) & (batch.ids < first + len(ids))
         rows = batch.ids[here] - first
-        plain[rows] = network.pooled(batch.plain[here].to(device)).half().cpu()
+        plain[rows] = kind(network, batch.plain[here].to(device)).half().cpu()
         seen[rows] = True
         if batch.augmented is not None:
             for number, view in enumerate(batch.augmented):
-                views[number, rows] = network.pooled(view[here].to(device)).half().cpu()
+                views[number, rows] = kind(network, view[here].to(device)).half().cpu()
         advance(len(batch.ids))
     return {"plain": plain, "views": views, "seen": seen}
 
@@ -189,11 +214,12 @@ def _block(home: Path, start: int) -> Path:
     return home / f"block-{start // _BLOCK:05d}.safetensors"
 
 
-def _key(network: DescriptorNetwork, images: ImageList, settings: str) -> str:
+def _key(network: DescriptorNetwork, images: ImageList, settings: str, maps: bool) -> str:
     """A name for exactly these weights, files and settings."""
     digest = hashlib.sha256(settings.encode())
-    for part in (network.backbone, network.pooling):
-        for name, tensor in sorted(part.state_dict().items()):
+    parts = [network.backbone.early_state()] if maps else []
+    for state in parts or [network.backbone.state_dict(), network.pooling.state_dict()]:
+        for name, tensor in sorted(state.items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for number, path in enumerate(images.paths):

@@ -11,6 +11,7 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.mining.criteria import Criteria
 from insclr.mining.pool import Pool
+from insclr.mining.verdicts import Verdicts
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import RoundRecipe
@@ -25,6 +26,7 @@ from insclr.training.tracking import Tracker
 
 _TIMED_STEPS = 8  # so many steps tell how fast a round goes
 _LOG_EVERY = 10
+_LAYERS = {"all": "all layers", "late": "late layers", "fc": "fc"}
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Round:
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
     seconds: float = 0.0  # time budget; 0 = none
+    verdicts: Verdicts | None = None  # on every candidate, where the round decides once
     instances: Tensor | None = None  # (N,) true instance of each image, -1 unknown: for logging only
     ranks: Ranks = field(default_factory=Ranks)
     sums: dict[str, float] = field(default_factory=dict)  # of what was logged since the last record
@@ -61,7 +64,7 @@ def train_round(this: Round) -> int:
     step, steps, spent = _resume(this, optimizer, average)
     began = time.monotonic() - spent
 
-    title = f"round {this.number} ({recipe.method}, {'fc' if recipe.train == 'fc' else 'all layers'})"
+    title = f"round {this.number} ({recipe.method}, {_LAYERS[recipe.train]})"
     with progress_bar(title, steps, done=step) as bar:
         batches = this.source.batches(step, recipe.steps)
         while step < steps:
@@ -74,9 +77,12 @@ def train_round(this: Round) -> int:
                 group["lr"] = group["base_lr"] * factor
 
             everyone = batch.everyone
-            this.banks.write(everyone.ids, everyone.plain, everyone.augmented, step)
-            decision = decide(batch, this.pool, this.banks, this.criteria)
-            value = contrast(batch, decision, this.pool, this.banks, this.criteria, generator)
+            if this.verdicts is None:
+                this.banks.write(everyone.ids, everyone.plain, everyone.augmented, step)
+            else:
+                this.banks.augmented.write(everyone.ids, everyone.augmented, step)
+            decision = decide(batch, this.pool, this.banks, this.criteria, this.verdicts)
+            value = contrast(batch, decision, this.pool, this.banks, this.criteria, generator, this.verdicts)
             if not torch.isfinite(value.loss):
                 raise UserError(_not_a_number(this, step, optimizer))
 
@@ -119,7 +125,14 @@ def _optimizer(recipe: RoundRecipe, network: DescriptorNetwork) -> torch.optim.A
     if recipe.train == "all":
         rest = [*network.backbone.parameters(), *network.pooling.parameters()]
         groups.append({"params": rest, "base_lr": recipe.lr})
+    if recipe.train == "late":
+        rest = [*network.backbone.late_parameters(), *network.pooling.parameters()]
+        groups.append({"params": rest, "base_lr": recipe.lr})
     groups = [group for group in groups if group["params"]]
+    network.requires_grad_(False)
+    for group in groups:
+        for parameter in group["params"]:
+            parameter.requires_grad_(True)
     return torch.optim.Adam(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
 
 

@@ -21,6 +21,7 @@ _RECIPE = "recipe.toml"
 _IMAGES = "images.json"
 _USABLE = "usable.safetensors"
 _END = "end.safetensors"
+_START = "start.json"
 
 
 class RunFolder:
@@ -78,13 +79,28 @@ class RunFolder:
             )
         return current
 
-    def usable(self, seen: Tensor) -> Tensor:
+    def usable(self, seen: Tensor | None) -> Tensor:
         """Ids of the images that could be read when the run began, (usable,) int64: at first those `seen` now."""
         file = self.path / _USABLE
-        if not file.exists():
+        if seen is not None and not file.exists():
             with whole_file(file) as scratch:
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return safetensors.torch.load_file(file)["ids"]
+
+    def note_start(self, size: int, reasons: tuple[str, ...]) -> None:
+        """Keep what was learned about the collection before the first round."""
+        with whole_file(self.path / _START) as scratch:
+            scratch.write_text(json.dumps({"size": size, "reasons": reasons}))
+
+    def size(self) -> int:
+        """How many pictures a thing has, as estimated at the start; 0 where nobody asked."""
+        file = self.path / _START
+        return int(json.loads(file.read_text())["size"]) if file.exists() else 0
+
+    def start_reasons(self) -> list[str]:
+        """Why the run started as it did."""
+        file = self.path / _START
+        return list(json.loads(file.read_text())["reasons"]) if file.exists() else []
 
     def round_folder(self, number: int) -> Path:
         """Where round `number`, from 1, keeps its checkpoints and its end."""

@@ -1,4 +1,4 @@
-"""Where an iteration's features come from: images through the network, or cached pooled features."""
+"""Where an iteration's features come from: images through the network, cached maps, or cached pooled features."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -19,6 +19,7 @@ from insclr.training.step import Batch
 from insclr.training.synced_batch_norm import synced_batch_norm
 
 _BLOCK_ROWS = 8192
+_BLOCK_MAPS = 64
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -30,8 +31,13 @@ class Source(Protocol):
 
 
 def view_spec(recipe: RoundRecipe) -> ViewSpec:
-    """The views a round on images needs: one plain, one augmented."""
-    return ViewSpec(plain_size=recipe.plain_size, augmented_size=recipe.augmented_size, augmented=1)
+    """The views a round on images needs: one augmented and, where every step decides anew, one plain."""
+    return ViewSpec(
+        plain_size=recipe.plain_size,
+        augmented_size=recipe.augmented_size,
+        plain=recipe.mining.similarity == "cosine",
+        augmented=1,
+    )
 
 
 class ImageSource:
@@ -81,17 +87,11 @@ class ImageSource:
         with synced_batch_norm(self.network, ranks):
             trained = self.network if ranks.alone else _averaging(self.network)
             for step, seen in enumerate(batches, first):
-                assert seen.plain is not None
                 assert seen.augmented is not None
-                plain = seen.plain.to(self.device, non_blocking=True)
-                self.network.eval()
-                with torch.no_grad():
-                    described = self._describe(self.network, plain)
-                    scales = tuple(
-                        self._describe(self.network, self._scaled(plain, s)) for s in self._extra_scales()
-                    )
+                described, scales = self._plain(seen.plain)
                 self.network.train()
                 augmented = self._describe(trained, seen.augmented[0].to(self.device, non_blocking=True))
+                described = augmented.detach() if described is None else described
                 ids = seen.ids.view(shape)
                 replaced = ids != self._ids(step)
                 yield self._batch(
@@ -101,6 +101,16 @@ class ImageSource:
                     (described.view(*shape, -1), *(one.view(*shape, -1) for one in scales)) if scales else (),
                     replaced.to(self.device) if replaced.any() else None,
                 )
+
+    @torch.no_grad()
+    def _plain(self, pixels: Tensor | None) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        """Features of the plain views, in eval mode, and of further scales of them."""
+        if pixels is None:
+            return None, ()
+        pixels = pixels.to(self.device, non_blocking=True)
+        self.network.eval()
+        scales = tuple(self._describe(self.network, self._scaled(pixels, s)) for s in self._extra_scales())
+        return self._describe(self.network, pixels), scales
 
     def _ids(self, step: int) -> Tensor:
         """The images (T, M) that this rank should see."""
@@ -180,3 +190,50 @@ class CachedSource:
             plain = self.network.embed(self.plain[rows].float().to(self.device))
             augmented = self.network.embed(self.views[view[rows], rows].float().to(self.device))
             yield int(rows[0]), plain.cpu(), augmented.cpu()
+
+
+class LateSource:
+    """The late layers and the FC, on maps computed once: most of a network's weights, little of its cost."""
+
+    def __init__(
+        self,
+        network: DescriptorNetwork,
+        plain: Tensor,
+        views: Tensor,
+        sampler: TupleSampler | None,
+        *,
+        side: int,
+        seed: int,
+    ) -> None:
+        self.network = network
+        self.plain = plain  # (N, C * height * width)
+        self.views = views  # (V, N, C * height * width)
+        self.sampler = sampler
+        self.seed = seed
+        self.device = next(network.parameters()).device
+        blank = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=self.device)
+        with torch.no_grad():
+            self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+        assert self.sampler is not None
+        for step in range(first, last):
+            ids = self.sampler.step(step)  # (T, M)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            view = torch.randint(len(self.views), ids.shape, generator=generator)
+            self.network.train()
+            pooled = self.pooled(self.views[view.flatten(), ids.flatten()])
+            augmented = self.network.embed(pooled).view(*ids.shape, -1)
+            yield Batch(ids.to(self.device), augmented.detach(), augmented)
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """Unit pooled features (B, C) of flattened maps."""
+        network = self.network
+        return network.pool(network.backbone.late(maps.to(self.device).float().view(-1, *self.shape)))
+
+    @torch.no_grad()
+    def all_pooled(self, maps: Tensor) -> Tensor:
+        """Pooled features (N, C) of all of them, in eval mode, on the CPU."""
+        self.network.eval()
+        return torch.cat([self.pooled(block).cpu() for block in maps.split(_BLOCK_MAPS)])

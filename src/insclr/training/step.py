@@ -1,15 +1,16 @@
 """One iteration's decisions and loss: select in the batch, mine the memory, contrast (the paper's steps 2 to 4)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from insclr.mining.bank import MemoryBanks
 from insclr.mining.criteria import Criteria
-from insclr.mining.expand import Expansion, anchor_only, eligible_candidates, expand
+from insclr.mining.expand import Expansion, anchor_only, compact, eligible_candidates, expand
 from insclr.mining.pool import Pool
 from insclr.mining.select import decision_similarities, query_set, select_in_batch
+from insclr.mining.verdicts import Verdicts
 from insclr.training.loss import LossValue, PairMasks, contrastive_loss, pair_masks, random_negatives_mask
 
 
@@ -42,8 +43,15 @@ class Decision:
     expansion: Expansion | None
 
 
-def decide(batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria) -> Decision:
-    """Positives of every tuple, in the batch and, for methods D, in the memory. Plain features only."""
+def decide(
+    batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria, verdicts: Verdicts | None = None
+) -> Decision:
+    """Positives of every tuple, in the batch and, for methods D, in the memory. Plain features only.
+
+    With `verdicts` the candidates were judged when the round began, and this only looks them up.
+    """
+    if verdicts is not None:
+        return _look_up(batch, pool, criteria, verdicts)
     strategy = "nn" if criteria.method in ("A", "B") else criteria.strategy
     with torch.no_grad():
         similarities = decision_similarities(
@@ -75,6 +83,26 @@ def decide(batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria) -> 
     return Decision(selected, similarities, pool_ids, eligible, expansion)
 
 
+def _look_up(batch: Batch, pool: Pool, criteria: Criteria, verdicts: Verdicts) -> Decision:
+    anchors, device = batch.ids[:, 0].cpu(), batch.ids.device
+    pool_ids = pool.ids[anchors].to(device).long()  # (T, P)
+    positive = verdicts.positive[anchors].to(device)
+    member = pool_ids[:, :, None] == batch.ids[:, None, 1:]  # (T, P, N_b)
+    chosen = (member & positive[:, :, None]).any(1)
+    if batch.replaced is not None:
+        chosen &= ~(batch.replaced[:, 1:] | batch.replaced[:, :1])
+    similar = pool.similarities[anchors].to(device).float()
+    similarities = (member * similar[:, :, None]).sum(1)  # (T, N_b)
+    selected = query_set(chosen)
+    if not criteria.mines_memory:
+        return Decision(selected, similarities, None, None, None)
+    eligible = eligible_candidates(pool_ids, batch.ids)
+    mined = positive & eligible
+    return Decision(
+        selected, similarities, pool_ids, eligible, Expansion(mined, mined.to(torch.int8), similar)
+    )
+
+
 def contrast(
     batch: Batch,
     decision: Decision,
@@ -82,19 +110,28 @@ def contrast(
     banks: MemoryBanks,
     criteria: Criteria,
     generator: torch.Generator,
+    verdicts: Verdicts | None = None,
 ) -> LossValue:
     """The loss of these tuples; `generator` draws the random bank rows of methods B and C."""
     device = batch.plain.device
     bank = shared_ids = shared_bank = None
+    if decision.pool_ids is not None and decision.expansion is not None and not criteria.pool_negatives:
+        # The rest of the pool plays no part: only the mined rows need to be read.
+        columns, real = compact(decision.expansion.positives)
+        decision = replace(
+            decision,
+            pool_ids=decision.pool_ids.gather(1, columns),
+            eligible=real,
+            expansion=replace(decision.expansion, positives=real),
+        )
     if decision.pool_ids is not None:
         bank = banks.augmented.read(decision.pool_ids).to(device)  # (T, P, D)
     if criteria.random_memory:
         shared_ids = _random_rows(len(banks.augmented), criteria.random_negatives, generator).to(device)
         shared_bank = banks.augmented.read(shared_ids).to(device)  # (R, D)
-    masks = _masks(batch, decision, pool, criteria, shared_ids)
     return contrastive_loss(
         batch.augmented,
-        masks,
+        _masks(batch, decision, pool, criteria, shared_ids, verdicts),
         bank=bank,
         shared_bank=shared_bank,
         batch=None if batch.whole is None else batch.whole.augmented.flatten(0, 1),
@@ -111,16 +148,35 @@ def _random_rows(rows: int, wanted: int, generator: torch.Generator) -> Tensor:
 
 
 def _masks(
-    batch: Batch, decision: Decision, pool: Pool, criteria: Criteria, shared_ids: Tensor | None
+    batch: Batch,
+    decision: Decision,
+    pool: Pool,
+    criteria: Criteria,
+    shared_ids: Tensor | None,
+    verdicts: Verdicts | None,
 ) -> PairMasks:
-    ignored_pool = batch_ignored = None
-    if criteria.ignore_above is not None and decision.pool_ids is not None:
-        # By the similarity that put a candidate into the pool: one number a candidate, no product needed.
-        similar = pool.similarities[batch.ids[:, 0].cpu()].to(batch.plain.device)  # (T, P)
-        ignored_pool = similar > criteria.ignore_above
-    if criteria.ignore_nearest:
-        nearest = pool.ids[batch.ids[:, 0].cpu(), : criteria.ignore_nearest].to(batch.ids)  # (T, nearest)
-        batch_ignored = (nearest[:, :, None] == batch.everyone.ids.reshape(-1)).any(1)  # (T, B)
+    anchors, device = batch.ids[:, 0].cpu(), batch.ids.device
+    ignored_pool = batch_ignored = shared_negative = None
+    if shared_ids is not None:
+        shared_negative = random_negatives_mask(shared_ids, batch.ids)
+    if verdicts is not None:
+        # What a verdict calls positive or doubtful is nowhere a negative, whoever brought it into the batch.
+        excused = (verdicts.positive[anchors] | verdicts.ignored[anchors]).to(device)  # (T, P)
+        candidates = pool.ids[anchors].to(batch.ids)
+        excused_images = torch.zeros(len(anchors), len(pool.ids), dtype=torch.bool, device=device)
+        excused_images.scatter_(1, candidates, excused)
+        batch_ignored = excused_images[:, batch.everyone.ids.reshape(-1)]  # (T, B)
+        if criteria.pool_negatives:
+            ignored_pool = verdicts.ignored[anchors].to(device)
+        if shared_negative is not None:
+            shared_negative &= ~excused_images[:, shared_ids]
+    else:
+        if criteria.ignore_above is not None and decision.pool_ids is not None:
+            # By the similarity that put a candidate into the pool: one number a candidate, no product needed.
+            ignored_pool = pool.similarities[anchors].to(device) > criteria.ignore_above  # (T, P)
+        if criteria.ignore_nearest:
+            nearest = pool.ids[anchors, : criteria.ignore_nearest].to(batch.ids)  # (T, nearest)
+            batch_ignored = (nearest[:, :, None] == batch.everyone.ids.reshape(-1)).any(1)  # (T, B)
     return pair_masks(
         batch.ids,
         decision.selected,
@@ -129,7 +185,7 @@ def _masks(
         decision.expansion.positives if decision.expansion else None,
         ignored_pool=ignored_pool,
         batch_ignored=batch_ignored,
-        shared_negative=None if shared_ids is None else random_negatives_mask(shared_ids, batch.ids),
+        shared_negative=shared_negative,
         batch_tuple_ids=batch.everyone.ids,
         first_tuple=batch.first_tuple,
     )

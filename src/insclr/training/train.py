@@ -1,5 +1,6 @@
 """A whole run: images and a recipe in, a run folder with a trained model out. Every stage can be resumed."""
 
+import copy
 import dataclasses
 import logging
 import shutil
@@ -8,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList, list_images, require_usable
@@ -17,27 +18,33 @@ from insclr.data.tuples import TupleSampler
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.labels import Labels, read_labels
-from insclr.mining.calibrate import calibrate
+from insclr.mining.calibrate import Calibration, calibrate
+from insclr.mining.overlap import estimate_size, neighbour_overlap
 from insclr.mining.pool import Pool
+from insclr.mining.verdicts import Verdicts, judge
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
-from insclr.model.whitening import fold_into_fc, pca_whitening
+from insclr.model.refined import RefinedLinear
 from insclr.recipe import Recipe, RoundRecipe, load_recipe
+from insclr.report.inspection import inspect_round, load_inspection, save_inspection
+from insclr.report.run_report import write_report
 from insclr.retrieval.extract import default_workers
 from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
 from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures, pooled_features
+from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
 from insclr.training.instances import match_instances
 from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
-from insclr.training.sources import CachedSource, ImageSource, Source, view_spec
+from insclr.training.sources import CachedSource, ImageSource, LateSource, Source, view_spec
+from insclr.training.start import apply_start, pca_start, views_start
 from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
 
 _DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
-_PCA_IMAGES = 100_000  # as many tell the principal directions of any collection
+_AFTER = 1 << 30  # the step of a record that comes after all steps of its round
 
 
 def train(
@@ -106,17 +113,16 @@ class _Training:
         try:
             if done:
                 run.load_round(done, network)
-            features = self._features(network, recipe.rounds[min(done, len(recipe.rounds) - 1)])
+            features = self._features(network, recipe.rounds[0]) if not done else None
             with ranks.in_turn():
-                self.usable = run.usable(features.seen)
+                self.usable = run.usable(features.seen if features else None)
             require_usable(len(self.usable), self.listed.root)
             self.images = self.listed.subset(self.usable.tolist())
             self.instances = match_instances(self.labels, self.images) if self.labels else None
-            if not done and recipe.network.start == "pca" and network.fc is not None:
-                plain = features.of(self.usable).plain
-                sample = plain[:: 1 + len(plain) // _PCA_IMAGES].float()
-                fold_into_fc(network.fc, pca_whitening(sample, network.dim, recipe.network.start_power))
+            if features is not None and ranks.first:
+                self._start(network, features.of(self.usable))
             ranks.copy_from_first(network)
+            self.size = ranks.from_first(run.size())
             for index in range(done, len(recipe.rounds)):
                 self._round(index, network)
             self._end(network)
@@ -124,27 +130,57 @@ class _Training:
             self.tracker.close()
             if ranks.first:
                 self.skipped.write(run.path / "skipped.csv")
+        if ranks.first:
+            write_report(run.path)
+
+    def _start(self, network: DescriptorNetwork, features: PooledFeatures) -> None:
+        """Give the FC its start, and note the size of a thing that was seen on the way."""
+        wanted, fc = self.recipe.network, network.fc
+        if not isinstance(fc, nn.Linear) or wanted.start == "random":
+            return
+        if wanted.start == "pca":
+            start = pca_start(features.plain, network.dim, wanted.start_power)
+        else:
+            first = fit_to_collection(self.recipe.rounds[0], len(self.images))
+            criteria = calibrate(first, features.plain, features.views[0], size=1).criteria
+            start = views_start(
+                features.plain, features.views, network.dim, criteria, first.neighbours, self.recipe.seed
+            )
+        apply_start(fc, start)
+        self.run.note_start(start.size, start.reasons)
 
     def _round(self, index: int, network: DescriptorNetwork) -> None:
         recipe, number = self.recipe.rounds[index], index + 1
         features = self._features(network, recipe).of(self.usable)
-        recipe = fit_to_collection(recipe, len(self.images))
+        recipe = fit_to_collection(recipe, len(self.images), self.size)
         banks = self._banks(number, network, features.plain)
         # A random FC has nothing to say yet, so the first pool goes without it; else the new bank is the input.
         bare = index == 0 and self.recipe.network.start == "random"
         descriptors = features.plain if bare else banks.plain.features
-        calibration = self.ranks.from_first(calibrate(recipe, descriptors) if self.ranks.first else None)
+        augmented = embed_all(network, features.views[0]) if len(features.views) else None
+        calibration = self.ranks.from_first(
+            calibrate(recipe, descriptors, augmented, self.size) if self.ranks.first else None
+        )
         assert recipe.pool != "auto"
         pool = round_pool(descriptors, recipe.pool, self._scratch(number), self.ranks, self.device)
-        self._note_start(number, descriptors, pool, calibration.reasons, calibration.criteria.__dict__)
+        verdicts = self._verdicts(recipe, pool, calibration)
+        self._note_start(number, descriptors, pool, calibration, verdicts)
+        if self.recipe.guard and verdicts is not None and verdicts.per_image() < MIN_POSITIVES:
+            self._skip(number, network, verdicts)
+            return
         seed = self.recipe.seed * 1009 + number
-        sampler = TupleSampler(pool.ids, recipe.tuples, recipe.neighbours, seed)
+        mined = verdicts.positive if verdicts is not None and recipe.members == "mined" else None
+        sampler = TupleSampler(pool.ids, recipe.tuples, recipe.neighbours, seed, mined)
         pool = map_large_pool(pool, self._scratch(number), self.ranks)
         source: Source
         if recipe.train == "fc":
             # Seconds of work: the first rank does it alone, the others wait for its weights.
             ranks = Ranks()
             source = CachedSource(network, features.plain, features.views, sampler, seed=seed)
+        elif recipe.train == "late":
+            ranks = Ranks()
+            maps = self._maps(network, recipe)
+            source = LateSource(network, maps.plain, maps.views, sampler, side=recipe.plain_size, seed=seed)
         else:
             ranks = self.ranks
             source = ImageSource(
@@ -172,13 +208,24 @@ class _Training:
             checkpoint_every=self.recipe.checkpoint_every,
             keep_checkpoints=self.recipe.keep_checkpoints,
             seconds=self._budget(index),
+            verdicts=verdicts,
             instances=self.instances,
             ranks=ranks,
         )
+        before = measure(descriptors, augmented) if self.recipe.guard and augmented is not None else None
         began = time.monotonic()
         if self.ranks.first or not ranks.alone:
+            self._inspect(this, "start")
+            kept = copy.deepcopy(network.state_dict())
+            if recipe.refine and isinstance(network.fc, nn.Linear):
+                network.fc = RefinedLinear(network.fc)
             steps = train_round(this)
+            if isinstance(network.fc, RefinedLinear):
+                network.fc = network.fc.folded()
             self.tracker.event(number, "end", step=steps, steps=steps, seconds=time.monotonic() - began)
+            self._inspect(this, "end")
+        if before is not None and self.ranks.first:
+            self._keep_or_step_back(number, network, recipe, before, kept)
         self.ranks.copy_from_first(network)
         if self.ranks.first:
             self.run.end_round(number, network)
@@ -190,6 +237,64 @@ class _Training:
         fill_banks(banks, network, plain, self.ranks)
         return banks
 
+    def _verdicts(self, recipe: RoundRecipe, pool: Pool, calibration: Calibration) -> Verdicts | None:
+        if recipe.mining.similarity != "overlap":
+            return None
+        size = self.size or estimate_size(pool.ids)
+        return judge(pool, neighbour_overlap(pool.ids, size), calibration.criteria, recipe.neighbours)
+
+    def _skip(self, number: int, network: DescriptorNetwork, verdicts: Verdicts) -> None:
+        """Do not train where too few pairs are safe: the network stays as it is."""
+        message = (
+            f"Round {number} was left out: only {verdicts.per_image():.2f} safe pairs an image were found, and "
+            f"training on fewer than {MIN_POSITIVES:g} does more harm than good. The model keeps its start."
+        )
+        self.tracker.event(
+            number, "guard", step=0, message=message, action="skip", pairs=verdicts.per_image()
+        )
+        if self.ranks.first:
+            self.run.end_round(number, network)
+        self._clear(number)
+
+    def _keep_or_step_back(
+        self,
+        number: int,
+        network: DescriptorNetwork,
+        recipe: RoundRecipe,
+        before: Health,
+        kept: dict[str, Tensor],
+    ) -> None:
+        """Undo a round that the guard finds worse than what it started from."""
+        features = self._features(network, recipe).of(self.usable)
+        after = measure(embed_all(network, features.plain), embed_all(network, features.views[0]))
+        reason = worse(before, after)
+        if reason:
+            network.load_state_dict(kept)
+        self.tracker.event(
+            number,
+            "guard",
+            step=_AFTER,
+            action="step back" if reason else "ok",
+            message=f"Round {number} was undone: {reason}." if reason else f"Round {number} was kept.",
+            found=after.found,
+            alike=after.alike,
+            spread=after.spread,
+        )
+
+    def _inspect(self, this: Round, moment: str) -> None:
+        if moment == "start" and load_inspection(this.folder, moment) is not None:
+            return  # of before an interruption
+        seen = inspect_round(
+            this.pool,
+            this.banks,
+            this.criteria,
+            self.images,
+            self.instances,
+            this.verdicts,
+            neighbours=this.recipe.neighbours,
+        )
+        save_inspection(this.folder, moment, seen)
+
     def _scratch(self, number: int) -> Path:
         """Files that a round needs only while it lasts."""
         return self.run.round_folder(number) / "scratch"
@@ -200,17 +305,39 @@ class _Training:
             shutil.rmtree(self._scratch(number), ignore_errors=True)
 
     def _features(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
+        """Pooled features of every image: from the cached maps where the round has them, else from the images."""
+        if recipe.train == "late":
+            maps = self._maps(network, recipe)
+            source = LateSource(network, maps.plain, maps.views, None, side=recipe.plain_size, seed=0)
+            return PooledFeatures(
+                source.all_pooled(maps.plain).half(), source.all_pooled(maps.views[0])[None].half(), maps.seen
+            )
+        views = recipe.cached_views if recipe.train == "fc" else int(recipe.mining.similarity == "overlap")
+        return self._computed(network, recipe, views, maps=False)
+
+    def _maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
+        if not network.backbone.has_late:
+            raise UserError(
+                f"train = late does not know the late layers of {network.backbone.name}: "
+                f"--set rounds.{self.recipe.rounds.index(recipe)}.train=all"
+            )
+        return self._computed(network, recipe, recipe.cached_views, maps=True)
+
+    def _computed(
+        self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, *, maps: bool
+    ) -> PooledFeatures:
         return pooled_features(
             network,
             self.listed,
             self.cache,
             plain_size=recipe.plain_size,
             augmented_size=recipe.augmented_size,
-            views=recipe.cached_views if recipe.train == "fc" else 0,
+            views=views,
             seed=0,
             workers=self.workers,
             skipped=self.skipped,
             ranks=self.ranks,
+            maps=maps,
         )
 
     def _decoded(self, recipe: RoundRecipe) -> DecodedCache | None:
@@ -231,16 +358,31 @@ class _Training:
         number: int,
         descriptors: Tensor,
         pool: Pool,
-        reasons: tuple[str, ...],
-        criteria: dict[str, object],
+        calibration: Calibration,
+        verdicts: Verdicts | None,
     ) -> None:
         point = self.run.resume_point()
         if not self.ranks.first or (point is not None and point >= (number, 0)):
             return  # another rank's task, or written before the interruption
-        score = self._map(descriptors) if self.labels else None
+        reasons = [*(self.run.start_reasons() if number == 1 else ()), *calibration.reasons]
         self.tracker.event(
-            number, "start", pool=pool.size, reasons=list(reasons), criteria=criteria, map=score
+            number,
+            "start",
+            pool=pool.size,
+            reasons=reasons,
+            criteria=dataclasses.asdict(calibration.criteria),
+            map=self._map(descriptors) if self.labels else None,
+            pairs=verdicts.per_image() if verdicts else None,
+            pair_precision=self._pair_precision(pool, verdicts) if verdicts else None,
         )
+
+    def _pair_precision(self, pool: Pool, verdicts: Verdicts) -> float | None:
+        """How many of a round's positives are right, where labels were given."""
+        if self.instances is None or not verdicts.positive.any():
+            return None
+        first, place = verdicts.positive.nonzero(as_tuple=True)
+        right = self.instances[first] == self.instances[pool.ids[first, place].long()]
+        return float(right.float().mean())
 
     def _end(self, network: DescriptorNetwork) -> None:
         number = len(self.recipe.rounds) + 1
@@ -263,15 +405,18 @@ class _Training:
 
     def _budget(self, index: int) -> float:
         """Seconds this round may take: an even share, among the rounds left, of the run's minutes."""
-        if not self.recipe.minutes or self.recipe.rounds[index].train != "all":
+        if not self.recipe.minutes or self.recipe.rounds[index].train == "fc":
             return 0.0
-        rounds = sum(each.train == "all" for each in self.recipe.rounds)
+        rounds = sum(each.train != "fc" for each in self.recipe.rounds)
         return 60 * self.recipe.minutes / rounds
 
 
-def fit_to_collection(recipe: RoundRecipe, images: int) -> RoundRecipe:
-    """Shrink the pool, the tuples and k where the collection is too small for them, saying so."""
-    pool = min(500, max(50, images // 10)) if recipe.pool == "auto" else recipe.pool
+def fit_to_collection(recipe: RoundRecipe, images: int, size: int = 0) -> RoundRecipe:
+    """Shrink the pool, the tuples and k where the collection is too small for them, saying so.
+
+    An automatic pool has room for three times the pictures of a thing.
+    """
+    pool = min(max(100, 3 * size), images - 1) if recipe.pool == "auto" else recipe.pool
     if pool > images - 1:
         pool = images - 1
         logger.warning("the pool shrinks to %d: there are %d images", pool, images)
@@ -280,9 +425,10 @@ def fit_to_collection(recipe: RoundRecipe, images: int) -> RoundRecipe:
             f"A tuple of an anchor and {recipe.neighbours} neighbours needs a pool larger than {recipe.neighbours}, "
             f"but {images} images give a pool of {pool}: add images, or --set rounds.neighbours={max(1, pool - 1)}."
         )
-    if recipe.tuples > images:
-        recipe = dataclasses.replace(recipe, tuples=images)
-        logger.warning("a batch has %d tuples: there are no more images", images)
+    most = max(min(8, images), images // 8)
+    if recipe.tuples > most:
+        recipe = dataclasses.replace(recipe, tuples=most)
+        logger.warning("a batch has %d tuples: there are %d images", most, images)
     mining = recipe.mining
     if mining.k != "auto" and mining.k > pool:
         logger.warning("k shrinks to %d, the size of the pool", pool)

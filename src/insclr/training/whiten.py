@@ -10,6 +10,7 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.evaluation.labels import read_labels
 from insclr.model.model_file import Model, save_model
+from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
 from insclr.retrieval.extract import extract
 from insclr.training.instances import match_instances
@@ -50,16 +51,8 @@ def whiten_model(
             whitening = supervised_whitening(features, instances, dim)
         layer = nn.Linear(features.shape[1], dim)
         fold_into_fc(layer, whitening)
-        if network.fc is not None:
-            layer = _compose(network.fc, layer)
+        if isinstance(network.fc, nn.Linear):
+            layer = compose(network.fc, layer)
     network.fc, network.dim = layer, dim
     recipe = dataclasses.replace(model.recipe, network=dataclasses.replace(model.recipe.network, dim=dim))
     save_model(out, network, recipe, model.notes)
-
-
-def _compose(first: nn.Linear, second: nn.Linear) -> nn.Linear:
-    """One layer that does what `first` and then `second` do."""
-    both = nn.Linear(first.in_features, second.out_features)
-    both.weight.copy_(second.weight @ first.weight)
-    both.bias.copy_(second.weight @ first.bias + second.bias)
-    return both

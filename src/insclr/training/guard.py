@@ -1,0 +1,48 @@
+"""The guard: notices, without labels, a round that made things worse, so that the run can step back.
+
+In-sample agreement of views rises even while retrieval falls, so it cannot praise a round; but a collapse shows in
+it at once. What keeps a run from learning wrong pairs is decided before it learns: mining must find enough pairs
+that pass both tests of `mining.verdicts`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from insclr.mining.calibrate import random_pairs
+
+MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
+_SAMPLE = 1000
+_LOST_VIEWS = 0.05  # share of images whose own view no longer finds them
+_SPREAD = 0.5  # of the spread of random pairs must remain
+_ALIKE = 0.5  # mean similarity of random pairs that only a collapse reaches
+
+
+@dataclass(frozen=True)
+class Health:
+    """How well descriptors tell images apart, with no labels."""
+
+    found: float  # share of images that their own augmented view finds first, among a sample
+    alike: float  # mean similarity of random pairs
+    spread: float  # standard deviation of the same
+
+
+def measure(plain: Tensor, augmented: Tensor, seed: int = 0) -> Health:
+    """The health of unit descriptors (N, D) of plain images and of one augmented view of each."""
+    sample = torch.randperm(len(plain), generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
+    scores = augmented[sample].float() @ plain[sample].float().T  # (sample, sample)
+    found = (scores.argmax(1) == torch.arange(len(sample))).float().mean()
+    pairs = random_pairs(plain)
+    return Health(float(found), float(pairs.mean()), float(pairs.std()))
+
+
+def worse(before: Health, after: Health) -> str:
+    """Why a round's result must not be kept; empty where nothing speaks against it."""
+    if after.alike > max(_ALIKE, before.alike + 0.2):
+        return f"random pairs became alike ({before.alike:.2f} to {after.alike:.2f}): a collapse"
+    if after.spread < _SPREAD * before.spread:
+        return f"similarities lost their spread ({before.spread:.3f} to {after.spread:.3f})"
+    if after.found < before.found - _LOST_VIEWS:
+        return f"fewer images are found by their own view ({before.found:.0%} to {after.found:.0%})"
+    return ""
