@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from insclr.data.tuples import TupleSampler
+from insclr.mining.calibrate import calibrate
 from insclr.mining.criteria import Criteria
 from insclr.mining.pool import Pool
+from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
 from insclr.training.banks import RoundBanks, open_banks
 from insclr.training.checkpoint import save_checkpoint
 from insclr.training.distributed import Ranks
@@ -32,23 +34,9 @@ POOL, DIM, TUPLES, SLOTS = 500, 2048, 16, 4
 MEMORY = 5.0  # GB
 _STEPS = 30
 
-CRITERIA = Criteria(
-    method="D",
-    strategy="plain",
-    batch_threshold=-1.0,  # every neighbour is selected: the largest query sets, so the most work
-    sparsity=None,
-    aggregate="mean",
-    choose="topk",
-    k=5,
-    memory_threshold=0.6,
-    floor=None,
-    repeats=4,
-    random_negatives=100_000,
-    ignore_above=None,
-    ignore_nearest=0,
-    margin=0.0,
-    normalise="sum",
-)
+# The paper's numbers, but every neighbour is selected: the largest query sets, so the most work.
+_RECIPE = RoundRecipe(mining=MiningRecipe(batch_threshold=-1.0), loss=LossRecipe(margin=0.0))
+CRITERIA = calibrate(_RECIPE, functional.normalize(torch.randn(100, 8), dim=1)).criteria
 
 
 def measure() -> list[Row]:
