@@ -1,7 +1,7 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from insclr.evaluation.results import LabelResult, ProtocolResult
 
 
-class Unit(str, Enum):
+class Unit(StrEnum):
     """What the bootstrap of `compare` draws."""
 
     query = "query"

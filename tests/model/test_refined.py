@@ -1,0 +1,33 @@
+import torch
+from torch import nn
+
+from insclr.model.backbones import create_backbone
+from insclr.model.refined import RefinedLinear, compose
+
+
+def test_a_refined_layer_starts_as_it_was_and_folds_into_one() -> None:
+    fixed = nn.Linear(12, 5)
+    refined = RefinedLinear(fixed)
+    x = torch.randn(7, 12)
+    torch.testing.assert_close(refined(x), fixed(x))
+    assert sum(p.numel() for p in refined.parameters()) == 5 * 5 + 5  # the fixed part is not trained
+    with torch.no_grad():
+        refined.top.weight += 0.3 * torch.randn(5, 5)
+        refined.top.bias += 1
+    torch.testing.assert_close(refined.folded()(x), refined(x))
+
+
+def test_composition_is_one_after_the_other() -> None:
+    first, second = nn.Linear(6, 4), nn.Linear(4, 3)
+    x = torch.randn(2, 6)
+    torch.testing.assert_close(compose(first, second)(x), second(first(x)))
+
+
+def test_early_and_late_layers_make_the_whole_backbone() -> None:
+    photos = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8)
+    for name in ("efficientnet_lite0", "resnet18"):
+        backbone = create_backbone(name, pretrained=False).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(backbone.late(backbone.early(photos)).map, backbone(photos).map)
+        assert backbone.has_late
+    assert not create_backbone("vit_tiny_patch16_224", pretrained=False).has_late

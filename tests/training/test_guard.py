@@ -1,0 +1,22 @@
+import torch
+from torch.nn import functional
+
+from insclr.training.guard import measure, worse
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(rows, dim=1)
+
+
+def test_a_collapse_is_noticed_and_progress_is_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.randn(300, 32, generator=generator)
+    view = plain + 0.3 * torch.randn(300, 32, generator=generator)
+    start = measure(_unit(plain), _unit(view))
+    same = torch.ones(300, 32)
+    assert "collapse" in worse(start, measure(_unit(plain * 0.1 + same), _unit(view * 0.1 + same)))
+    noisy = torch.randn(300, 32, generator=generator)
+    assert "own view" in worse(start, measure(_unit(plain), _unit(view + 5 * noisy)))
+    pulled = plain + 2 * plain[torch.arange(300) // 5 * 5]  # pictures of five moved together
+    pulled_view = view + 2 * plain[torch.arange(300) // 5 * 5]
+    assert worse(start, measure(_unit(pulled), _unit(pulled_view))) == ""

@@ -1,0 +1,63 @@
+import torch
+from torch import nn
+from torch.nn import functional
+
+from insclr.mining.calibrate import calibrate
+from insclr.recipe import MiningRecipe, RoundRecipe
+from insclr.training.start import apply_start, pca_start, views_start
+
+_MINING = MiningRecipe(similarity="overlap", batch_threshold=0.5, k=5, memory_floor=0.8, ignore_above=0.2)
+
+
+def _collection(
+    things: int, pictures: int, nuisance: float, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Things in 40 dimensions; pictures and views differ mostly along 10 others."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> torch.Tensor:
+        moves = torch.randn(*shape, 10, generator=generator) * nuisance
+        return torch.cat([0.3 * torch.randn(*shape, 40, generator=generator), moves], dim=-1)
+
+    centres = torch.cat([torch.randn(things, 40, generator=generator), torch.zeros(things, 10)], dim=1)
+    truth = torch.arange(things).repeat_interleave(pictures)
+    plain = centres[truth] + noise(len(truth))
+    views = plain + noise(3, len(truth))
+    return functional.normalize(plain, dim=1), functional.normalize(views, dim=2), truth
+
+
+def _right(descriptors: torch.Tensor, truth: torch.Tensor, top: int) -> float:
+    scores = (descriptors @ descriptors.T).fill_diagonal_(-2)
+    return float((truth[scores.topk(top).indices] == truth[:, None]).float().mean())
+
+
+def test_whitening_by_views_finds_more_of_a_thing_than_pca() -> None:
+    plain, views, truth = _collection(things=40, pictures=8, nuisance=2.0)
+    criteria = calibrate(RoundRecipe(mining=_MINING), plain, views[0], size=1).criteria
+    start = views_start(plain, views, 32, criteria, neighbours=3, seed=0)
+    by_views = _right(start.whitening.apply(plain), truth, 7)
+    by_pca = _right(pca_start(plain, 32, 0.25).whitening.apply(plain), truth, 7)
+    assert by_views > by_pca + 0.1
+    assert start.reasons
+
+
+def test_a_collection_of_singles_is_not_harmed() -> None:
+    # Nothing to mine: neighbours of one image stay what they were for its view.
+    plain, views, truth = _collection(things=150, pictures=1, nuisance=1.0)
+    criteria = calibrate(RoundRecipe(mining=_MINING), plain, views[0], size=1).criteria
+    start = views_start(plain, views, 32, criteria, neighbours=3, seed=0)
+
+    def found(plain: torch.Tensor, view: torch.Tensor) -> float:
+        return float(((view @ plain.T).argmax(1) == truth).float().mean())
+
+    before = found(plain, views[1])
+    assert found(start.whitening.apply(plain), start.whitening.apply(views[1])) >= before
+
+
+def test_a_layer_wider_than_the_collection_is_filled_up_with_zeros() -> None:
+    plain, _, _ = _collection(things=5, pictures=2, nuisance=1.0)
+    fc = nn.Linear(50, 32)
+    apply_start(fc, pca_start(plain, 32, 0.25))
+    described = fc(plain)
+    assert described[:, :9].abs().sum() > 0
+    assert described[:, 9:].abs().max() == 0
