@@ -26,7 +26,7 @@ from insclr.retrieval.store.where import Compare, Condition, Contains, Every, No
 
 _PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
 _PATH_BYTES = 4096
-_PART = 1000  # rows in one message: below the server's 64 MB with room to spare
+_PART, _PAGE = 1000, 10_000  # rows in one message: with vectors (64 MB is the limit), and without
 _CONNECT, _ANSWER, _BUILD = 10.0, 60.0, 900.0  # seconds
 
 
@@ -199,7 +199,7 @@ class MilvusStore:
 
     def _every(self, fields: list[str]) -> Iterator[dict[str, Any]]:
         with _speaking(self.uri):
-            pages = self._client.query_iterator(self._name, batch_size=_PART, output_fields=fields)
+            pages = self._client.query_iterator(self._name, batch_size=_PAGE, output_fields=fields)
             while page := pages.next():
                 yield from page
             pages.close()
