@@ -234,6 +234,10 @@ class LateSource:
 
     @torch.no_grad()
     def all_pooled(self, maps: Tensor) -> Tensor:
-        """Pooled features (N, C) of all of them, in eval mode, on the CPU."""
+        """Pooled features (N, C) of all of them, in eval mode and half precision, on the CPU."""
         self.network.eval()
-        return torch.cat([self.pooled(block).cpu() for block in maps.split(_BLOCK_MAPS)])
+        return torch.cat([self.pooled(block).half().cpu() for block in maps.split(_BLOCK_MAPS)])
+
+    def all_views(self, maps: Tensor) -> Tensor:
+        """The same (V, N, C) of several views."""
+        return torch.stack([self.all_pooled(view) for view in maps])

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList, list_images, require_usable
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
@@ -30,20 +29,20 @@ from insclr.report.inspection import inspect_round, load_inspection, save_inspec
 from insclr.report.run_report import write_report
 from insclr.retrieval.extract import default_workers
 from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
+from insclr.training.described import Described
 from insclr.training.distributed import Ranks, joined
-from insclr.training.features import PooledFeatures, pooled_features
+from insclr.training.features import PooledFeatures
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
 from insclr.training.instances import match_instances
 from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
-from insclr.training.sources import CachedSource, ImageSource, LateSource, Source, view_spec
+from insclr.training.sources import CachedSource, ImageSource, LateSource, Source
 from insclr.training.start import apply_start, pca_start, views_start
 from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
 
-_DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
 _AFTER = 1 << 30  # the step of a record that comes after all steps of its round
 
 
@@ -101,6 +100,7 @@ class _Training:
         with ranks.in_turn():
             self.listed = run.images(images)
         ranks.require_images(self.listed)
+        self.described = Described(recipe, self.listed, self.cache, self.workers, self.skipped, ranks)
         self.labels = read_labels(labels) if labels else None
 
     def complete(self) -> None:
@@ -113,7 +113,7 @@ class _Training:
         try:
             if done:
                 run.load_round(done, network)
-            features = self._features(network, recipe.rounds[0]) if not done else None
+            features = self.described.features(network, recipe.rounds[0]) if not done else None
             with ranks.in_turn():
                 self.usable = run.usable(features.seen if features else None)
             require_usable(len(self.usable), self.listed.root)
@@ -151,7 +151,7 @@ class _Training:
 
     def _round(self, index: int, network: DescriptorNetwork) -> None:
         recipe, number = self.recipe.rounds[index], index + 1
-        features = self._features(network, recipe).of(self.usable)
+        features = self.described.features(network, recipe).of(self.usable)
         recipe = fit_to_collection(recipe, len(self.images), self.size)
         banks = self._banks(number, network, features.plain)
         # A random FC has nothing to say yet, so the first pool goes without it; else the new bank is the input.
@@ -179,7 +179,7 @@ class _Training:
             source = CachedSource(network, features.plain, features.views, sampler, seed=seed)
         elif recipe.train == "late":
             ranks = Ranks()
-            maps = self._maps(network, recipe)
+            maps = self.described.maps(network, recipe).of(self.usable)
             source = LateSource(network, maps.plain, maps.views, sampler, side=recipe.plain_size, seed=seed)
         else:
             ranks = self.ranks
@@ -191,7 +191,7 @@ class _Training:
                 seed=seed,
                 workers=self.workers,
                 skipped=self.skipped,
-                cache=self._decoded(recipe),
+                cache=self.described.decoded(self.images, recipe),
                 ranks=ranks,
             )
         this = Round(
@@ -265,7 +265,7 @@ class _Training:
         kept: dict[str, Tensor],
     ) -> None:
         """Undo a round that the guard finds worse than what it started from."""
-        features = self._features(network, recipe).of(self.usable)
+        features = self.described.features(network, recipe).of(self.usable)
         after = measure(embed_all(network, features.plain), embed_all(network, features.views[0]))
         reason = worse(before, after)
         if reason:
@@ -304,55 +304,6 @@ class _Training:
         if self.ranks.first:
             shutil.rmtree(self._scratch(number), ignore_errors=True)
 
-    def _features(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
-        """Pooled features of every image: from the cached maps where the round has them, else from the images."""
-        if recipe.train == "late":
-            maps = self._maps(network, recipe)
-            source = LateSource(network, maps.plain, maps.views, None, side=recipe.plain_size, seed=0)
-            return PooledFeatures(
-                source.all_pooled(maps.plain).half(), source.all_pooled(maps.views[0])[None].half(), maps.seen
-            )
-        views = recipe.cached_views if recipe.train == "fc" else int(recipe.mining.similarity == "overlap")
-        return self._computed(network, recipe, views, maps=False)
-
-    def _maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
-        if not network.backbone.has_late:
-            raise UserError(
-                f"train = late does not know the late layers of {network.backbone.name}: "
-                f"--set rounds.{self.recipe.rounds.index(recipe)}.train=all"
-            )
-        return self._computed(network, recipe, recipe.cached_views, maps=True)
-
-    def _computed(
-        self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, *, maps: bool
-    ) -> PooledFeatures:
-        return pooled_features(
-            network,
-            self.listed,
-            self.cache,
-            plain_size=recipe.plain_size,
-            augmented_size=recipe.augmented_size,
-            views=views,
-            seed=0,
-            workers=self.workers,
-            skipped=self.skipped,
-            ranks=self.ranks,
-            maps=maps,
-        )
-
-    def _decoded(self, recipe: RoundRecipe) -> DecodedCache | None:
-        """Photos decoded once for all epochs: building it costs about one epoch, so it must serve several."""
-        if recipe.steps * recipe.tuples * (1 + recipe.neighbours) < 2 * len(self.images):
-            return None
-        with self.ranks.in_turn():
-            return build_cache(
-                self.images,
-                self.cache / "decoded",
-                longest=view_spec(recipe).longest,
-                max_bytes=_DECODED_BYTES,
-                workers=self.workers,
-            )
-
     def _note_start(
         self,
         number: int,
@@ -386,7 +337,9 @@ class _Training:
 
     def _end(self, network: DescriptorNetwork) -> None:
         number = len(self.recipe.rounds) + 1
-        features = self._features(network, self.recipe.rounds[-1]).of(self.usable) if self.labels else None
+        features = (
+            self.described.features(network, self.recipe.rounds[-1]).of(self.usable) if self.labels else None
+        )
         for skipped in self.ranks.collect(list(self.skipped)):
             for path, reason in skipped:
                 self.skipped.add(path, reason)
