@@ -1,4 +1,4 @@
-"""A small served collection: 6 things of 8 drawn pictures, described by their colours."""
+"""What the tests of the page share."""
 
 import sys
 from pathlib import Path
@@ -7,23 +7,9 @@ import pytest
 
 # The embedder and the pictures of the search tests serve the page's tests too.
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval"))
-from histogram_embedder import HistogramEmbedder, draw_things
+from served_collection import make_collection
 
-from insclr.data.images import list_images
-from insclr.retrieval.index import index_images
-from insclr.retrieval.store import open_store
 from insclr.web.collection import Collection
-
-
-def make_collection(folder: Path, title: str = "Search", things: int = 6, views: int = 8) -> Collection:
-    """Draw, index and open a collection below `folder`."""
-    paths = draw_things(folder / "images", things, views)
-    lines = [f"{path},{path.split('/')[0]},{2000 + i}" for i, path in enumerate(paths)]
-    table = folder / "images" / "list.csv"
-    table.write_text("path,thing,year\n" + "\n".join(lines) + "\n")
-    embedder = HistogramEmbedder()
-    index_images(embedder, list_images(table), folder / "store")
-    return Collection(title, open_store(folder / "store"), embedder)
 
 
 @pytest.fixture

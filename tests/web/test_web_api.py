@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from served_collection import make_collection
 
-from conftest import make_collection
 from insclr.errors import UserError
 from insclr.retrieval.store import StoreUnavailable
 from insclr.web.collection import Collection

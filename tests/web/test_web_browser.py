@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from served_collection import make_collection
 
-from conftest import make_collection
 from insclr.web.collection import Collection
 from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings

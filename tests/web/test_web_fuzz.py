@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
+from served_collection import make_collection
 
-from conftest import make_collection
 from insclr.web.server import create_app
 
 schemathesis = pytest.importorskip("schemathesis")
