@@ -2,12 +2,12 @@
 
 import faiss
 import torch
-from table import Row, markdown, milliseconds
-from timing import seconds
 from torch import Tensor
 
 from insclr.mining.nearest import nearest_rows
 from insclr.mining.pool import build_pool
+from table import Row, markdown, milliseconds
+from timing import seconds
 
 
 def descriptors(images: int, dim: int, seed: int = 0, things: int = 4000, scenes: int = 200) -> Tensor:

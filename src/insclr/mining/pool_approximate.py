@@ -120,7 +120,7 @@ def _main_directions(sample: Tensor) -> Tensor:
 
 def _default_lists(images: int) -> int:
     """Enough lists that a few per cent of them suffice, few enough that finding those stays cheap."""
-    return int(min(max(16, 5 * images**0.5), images / 8))
+    return int(min(max(16, 6 * images**0.5), images / 8))
 
 
 def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int = 3) -> Tensor:
