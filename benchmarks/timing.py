@@ -11,11 +11,17 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def in_turns(rivals: Mapping[str, Callable[[], object]], turns: int, warm: int = 1) -> dict[str, float]:
-    """Median seconds of each rival over so many turns, after `warm` turns that do not count."""
+def in_turns(
+    rivals: Mapping[str, Callable[[], object]],
+    turns: int,
+    warm: int = 1,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
+    """Median seconds of each rival over so many turns, after `warm` ones; `before` each, off the clock."""
     times: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(warm + turns):
         for name, work in rivals.items():
+            before()
             took = seconds(work)
             if turn >= warm:
                 times[name].append(took)

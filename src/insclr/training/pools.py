@@ -1,36 +1,49 @@
 """The candidate pool of a round: built by all ranks, and memory-mapped where it is large."""
 
+import logging
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from insclr.atomic import whole_file
-from insclr.mining.pool import Pool, build_pool
-from insclr.mining.pool_file import build_pool_blocks, collect_pool
+from insclr.mining.pool import APPROXIMATE_FROM, Pool, build_pool
+from insclr.mining.pool_file import build_pool_blocks, collect_pool, load_pool, save_pool
 from insclr.training.distributed import Ranks
 
+logger = logging.getLogger(__name__)
 _LARGE = 50_000_000  # candidates
 
 
 def round_pool(
     descriptors: Tensor, size: int, folder: Path, ranks: Ranks, device: torch.device, *, large: int = _LARGE
 ) -> Pool:
-    """The pool of every image; ranks share the work, and of a large one finished blocks are kept in `folder`."""
+    """The pool of every image; what takes long is kept in `folder` and not done twice.
+
+    Exact, in blocks that the ranks share; approximate for a large collection on a CPU, where one rank is faster
+    than all of them would be with the exact one.
+    """
     is_large = len(descriptors) * size > large
+    dtype = torch.float16 if is_large else torch.float32
+    if device.type == "cpu" and len(descriptors) >= APPROXIMATE_FROM:
+        with ranks.in_turn():
+            return _approximate(descriptors, size, folder / "pool.npz", dtype)
     if ranks.alone and not is_large:
         return build_pool(descriptors, size, device=device)
     build_pool_blocks(
-        descriptors,
-        size,
-        folder,
-        rank=ranks.rank,
-        ranks=ranks.world,
-        dtype=torch.float16 if is_large else torch.float32,
-        device=device,
+        descriptors, size, folder, rank=ranks.rank, ranks=ranks.world, dtype=dtype, device=device
     )
     ranks.barrier()
     return collect_pool(descriptors, size, folder)
+
+
+def _approximate(descriptors: Tensor, size: int, file: Path, dtype: torch.dtype) -> Pool:
+    if not file.exists():
+        pool = build_pool(descriptors, size, dtype=dtype, approximate=None)
+        if pool.recall < 1:
+            logger.warning("the candidate pool holds %.1f %% of the true neighbours", 100 * pool.recall)
+        save_pool(file, pool)
+    return load_pool(file)
 
 
 def map_large_pool(pool: Pool, folder: Path, ranks: Ranks, *, large: int = _LARGE) -> Pool:
