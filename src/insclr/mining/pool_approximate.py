@@ -23,6 +23,7 @@ MAIN_DIMENSIONS = 128
 QUERY_ROWS = 16384  # rows searched together at most
 CHUNK = 16  # scores move in runs of one cache line
 LARGEST_LIST = 8 * CHUNK
+SCALE = 2**31 / 1.01  # similarities as integers; one may exceed 1 by a rounding error
 SAMPLE = 256  # rows whose exact neighbours choose how much to probe, and measure the recall
 
 
@@ -163,7 +164,7 @@ def _probe_width(
     used = torch.zeros_like(order).scatter_(1, order, index.chunks[order].cumsum(1))  # up to and with a list
     needed = used.gather(1, list_of[true_ids]).flatten().sort().values  # (SAMPLE * P,)
     # A little above the aim, since the sample is small; and room for every row's own neighbours.
-    aim = min(1.0, recall + 0.005)
+    aim = min(1.0, recall + 0.003)
     chunks = int(needed[min(len(needed) - 1, int(aim * len(needed)))])
     chunks = max(chunks, 2 * (true_ids.shape[1] + LARGEST_LIST) // CHUNK)
     return None if chunks * CHUNK > len(features) / 4 else chunks * CHUNK
@@ -199,32 +200,31 @@ class _Scores:
         self.index = index
         self.chunks = index.chunks.int().numpy()
         self.slots = width // CHUNK
-        self.place_bits = int(width - 1).bit_length()
-        self.scale = 2 ** (31 - self.place_bits) / 1.01  # a similarity may exceed 1 by a rounding error
+        self.place_mask = (1 << (width - 1).bit_length()) - 1
         self.keys = np.empty((block, width), dtype=np.int32)
         self.origin = np.zeros((block, self.slots), dtype=np.int32)  # where a slot's scores lie in index.rows
         # All that a list needs is made in place: fresh memory would cost more than the arithmetic.
         self.probing = torch.empty(block, dim)
         self.scores = torch.empty(block * LARGEST_LIST)
-        self.packed = torch.empty(block * LARGEST_LIST, dtype=torch.int32)
+        self.integers = torch.empty(block * LARGEST_LIST, dtype=torch.int32)
 
     def fill(self, features: Tensor, first: int, last: int) -> None:
         """Score every list against all of the rows `index.rows[first:last]` that probe it."""
         queries = features[self.index.rows[first:last]].float()  # (B, D)
         members, first_slots, bounds = self._probes(queries)
-        queries.mul_(self.scale)
+        queries.mul_(SCALE)
         self.keys.fill(np.iinfo(np.int32).min)
         slots = self.keys.reshape(-1).view(f"V{4 * CHUNK}")
         for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
             if begin < end:
                 start, stop = self.index.bounds[number : number + 2]
                 gallery = features.index_select(0, self.index.rows[start:stop]).float()
-                packed = self._score(queries, members[begin:end], gallery, start - first)
-                run = np.arange(packed.shape[1] // CHUNK)
-                slots[(first_slots[begin:end, None] + run).ravel()] = packed.numpy().ravel().view(slots.dtype)
+                found = self._score(queries, members[begin:end], gallery, start - first)
+                run = np.arange(found.shape[1] // CHUNK)
+                slots[(first_slots[begin:end, None] + run).ravel()] = found.numpy().ravel().view(slots.dtype)
 
     def _score(self, queries: Tensor, members: Tensor, gallery: Tensor, offset: int) -> Tensor:
-        """Similarities of some rows of the block to one list, in the high bits, in whole chunks.
+        """Similarities of some rows of the block to one list as integers, in whole chunks.
 
         `offset` is where the list's own rows begin in the block, if they are in it at all.
         """
@@ -234,13 +234,11 @@ class _Scores:
         torch.index_select(queries, 0, members, out=probing)
         torch.mm(probing, gallery.T, out=scores[:, :length])
         if padded > length:
-            scores[:, length:] = -self.scale
+            scores[:, length:] = -SCALE
         if -length < offset < queries.shape[0]:
             own = ((members >= offset) & (members < offset + length)).nonzero().squeeze(1)
-            scores[own, members[own] - offset] = -self.scale  # nobody is its own neighbour
-        packed = self.packed[: count * padded].view(count, padded).copy_(scores)
-        packed <<= self.place_bits
-        return packed
+            scores[own, members[own] - offset] = -SCALE  # nobody is its own neighbour
+        return self.integers[: count * padded].view(count, padded).copy_(scores)
 
     def _probes(self, queries: Tensor) -> tuple[Tensor, np.ndarray, list[int]]:
         """Who probes which list, list by list: (row in the block, its first slot for the list), list bounds."""
@@ -254,12 +252,14 @@ class _Scores:
     def _nearest_lists(self, queries: Tensor, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The lists that some rows probe, as many as their slots hold: (row, list, first slot) of each pair."""
         lists = len(self.chunks)
-        list_bits = (lists - 1).bit_length()
+        list_mask = (1 << (lists - 1).bit_length()) - 1
         wanted = min(lists, int(1.5 * self.slots / self.chunks.mean()) + 1)
-        scaled = (self.index.small(queries) @ self.index.centres.T).mul_(2 ** (31 - list_bits) / 1.01)
-        keys = ((scaled.to(torch.int32) << list_bits) | torch.arange(lists, dtype=torch.int32)).numpy()
+        scaled = self.index.small(queries).mul_(SCALE) @ self.index.centres.T
+        keys = scaled.to(torch.int32).numpy()
+        keys &= ~list_mask
+        keys |= np.arange(lists, dtype=np.int32)
         keys.partition(lists - wanted, axis=1)
-        nearest = np.sort(keys[:, lists - wanted :], axis=1)[:, ::-1] & ((1 << list_bits) - 1)  # (B, wanted)
+        nearest = np.sort(keys[:, lists - wanted :], axis=1)[:, ::-1] & list_mask  # (B, wanted)
         length = self.chunks[nearest]
         end = length.cumsum(1, dtype=np.int32)
         member, place = np.nonzero(end <= self.slots)
@@ -278,11 +278,12 @@ class _Scores:
         """The `size` best of the block's first `count` rows: (similarities, ids)."""
         width = self.slots * CHUNK
         keys = self.keys[:count]
+        keys &= ~self.place_mask
         keys |= np.arange(width, dtype=np.int32)
         keys.partition(width - size, axis=1)
         top = np.sort(keys[:, width - size :], axis=1)[:, ::-1]  # (rows, size)
-        place = top & ((1 << self.place_bits) - 1)
+        place = top & self.place_mask
         slot = np.take_along_axis(self.origin[:count], place // CHUNK, 1)
         ids = self.index.rows.numpy().take(slot + place % CHUNK, mode="clip").astype(np.int32)
-        values = (top >> self.place_bits).astype(np.float32) / np.float32(self.scale)
+        values = (top & ~self.place_mask).astype(np.float32) / np.float32(SCALE)
         return values, ids
