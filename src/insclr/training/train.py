@@ -213,10 +213,10 @@ class _Training:
             ranks=ranks,
         )
         before = measure(descriptors, augmented) if self.recipe.guard and augmented is not None else None
+        kept = copy.deepcopy(network.state_dict())
         began = time.monotonic()
         if self.ranks.first or not ranks.alone:
             self._inspect(this, "start")
-            kept = copy.deepcopy(network.state_dict())
             if recipe.refine and isinstance(network.fc, nn.Linear):
                 network.fc = RefinedLinear(network.fc)
             steps = train_round(this)
@@ -224,9 +224,9 @@ class _Training:
                 network.fc = network.fc.folded()
             self.tracker.event(number, "end", step=steps, steps=steps, seconds=time.monotonic() - began)
             self._inspect(this, "end")
-        if before is not None and self.ranks.first:
-            self._keep_or_step_back(number, network, recipe, before, kept)
         self.ranks.copy_from_first(network)
+        if before is not None:
+            self._keep_or_step_back(number, network, recipe, before, kept)
         if self.ranks.first:
             self.run.end_round(number, network)
         self._clear(number)
@@ -267,7 +267,7 @@ class _Training:
         """Undo a round that the guard finds worse than what it started from."""
         features = self.described.features(network, recipe).of(self.usable)
         after = measure(embed_all(network, features.plain), embed_all(network, features.views[0]))
-        reason = worse(before, after)
+        reason = self.ranks.from_first(worse(before, after))
         if reason:
             network.load_state_dict(kept)
         self.tracker.event(
@@ -282,8 +282,8 @@ class _Training:
         )
 
     def _inspect(self, this: Round, moment: str) -> None:
-        if moment == "start" and load_inspection(this.folder, moment) is not None:
-            return  # of before an interruption
+        if not self.ranks.first or (moment == "start" and load_inspection(this.folder, moment) is not None):
+            return  # another rank's task, or done before an interruption
         seen = inspect_round(
             this.pool,
             this.banks,
