@@ -8,16 +8,20 @@ their places into integers, which a vectorised partial sort then ranks. On a GPU
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MAIN_DIMENSIONS = 128
 QUERY_ROWS = 16384  # rows searched together at most
@@ -102,7 +106,7 @@ def make_lists(features: Tensor, lists: int, generator: torch.Generator) -> List
     main = _main_directions(sample)
     small = torch.cat([torch.nn.functional.normalize(block @ main, dim=1) for block in _blocks(features)])
     centres = _chained(_kmeans(torch.nn.functional.normalize(sample @ main, dim=1), lists, generator))
-    assigned = torch.cat([(block @ centres.T).argmax(1) for block in _blocks(small)])
+    assigned = _nearest_centre(small, centres)
     rows = assigned.argsort(stable=True)
     counts = torch.bincount(assigned, minlength=lists).tolist()
     sizes = torch.cat([_even_parts(count, -(-count // LARGEST_LIST)) for count in counts])
@@ -127,12 +131,16 @@ def _default_lists(images: int) -> int:
 def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int = 3) -> Tensor:
     centres = points[:lists].clone()
     for _ in range(rounds):
-        nearest = torch.cat([(block @ centres.T).argmax(1) for block in _blocks(points)])
+        nearest = _nearest_centre(points, centres)
         total = torch.zeros_like(centres).index_add_(0, nearest, points)
         empty = torch.bincount(nearest, minlength=lists) == 0
         total[empty] = points[torch.randint(len(points), (int(empty.sum()),), generator=generator)]
         centres = torch.nn.functional.normalize(total, dim=1)
     return centres
+
+
+def _nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
+    return torch.cat(list(_in_threads(lambda block: (block @ centres.T).argmax(1), _blocks(points))))
 
 
 def _chained(centres: Tensor) -> Tensor:
@@ -185,10 +193,15 @@ def _search(
         own.scores.fill(features, first, last)
         return index.rows[first:last], *own.scores.best(size, last - first)
 
-    # Every thread takes whole blocks: to share the small products of one block, they would mostly wait.
+    yield from _in_threads(search, range(0, len(features), block))
+
+
+def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`work` of every item in order. A thread takes whole items: sharing small products, they mostly wait."""
+    threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(search, range(0, len(features), block))
+            yield from pool.map(work, items)
     finally:
         torch.set_num_threads(threads)  # what later threads of this process start with
 
