@@ -40,6 +40,9 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; empty = the best there is.")] = "",
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep features here, for other runs on these images.")
+    ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
     from insclr.training.train import train as train_model
@@ -50,7 +53,14 @@ def train(
     if weights:
         changes.append(f"network.weights={weights!r}")
     train_model(
-        images, out, recipe, changes=tuple(changes), labels=labels, resume=resume, device=device or None
+        images,
+        out,
+        recipe,
+        changes=tuple(changes),
+        labels=labels,
+        resume=resume,
+        device=device or None,
+        cache=cache,
     )
     typer.echo(f"model   {out / 'model.safetensors'}\nreport  {out / 'report.html'}")
 
@@ -73,3 +83,33 @@ def whiten(
 
     whiten_model(resolve_model(model), list_images(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
+
+
+@app.command()
+def ablate(
+    what: Annotated[
+        str, typer.Argument(help="methods, memory, batch, neighbours or pool (the paper's tables).")
+    ],
+    data: Annotated[list[Path], typer.Option(help="A labels.csv beside its images; once a set.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")],
+    recipe: Annotated[str, typer.Option(help="The recipe that the entries change.")] = "fast",
+    seeds: Annotated[int, typer.Option(help="Runs of each entry.")] = 3,
+    parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+) -> None:
+    """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
+    from insclr.errors import UserError
+    from insclr.training.ablate import LISTS, Collection
+    from insclr.training.ablate import ablate as run_table
+
+    if what not in LISTS:
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join(LISTS)}.")
+    sets = [Collection(file.absolute().parent.name, file.parent, file) for file in data]
+    typer.echo(run_table(LISTS[what], sets, range(seeds), out, recipe=recipe, parallel=parallel), nl=False)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
+    """Write report.html of a run anew."""
+    from insclr.report.run_report import write_report
+
+    typer.echo(write_report(run))
