@@ -17,6 +17,7 @@ from insclr.mining.buffers import Buffers
 # The kernel maps up to this many bytes of cached file around a touched page: a huge page where it can.
 _FAULT_AROUND = 2 * 2**20
 _READ_ROWS = 512
+_MAPPED_ROWS = 1024
 
 
 class MemoryBank:
@@ -77,27 +78,36 @@ class MemoryBank:
         """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
         flat = ids.reshape(-1).to(self.features.device)
         rows = self._buffers.lend((len(flat), self.dim))
-        if self._map is not None:
-            self._read_mapped(flat, rows)
-        elif self.features.dtype == torch.float32:
-            torch.index_select(self.features, 0, flat, out=rows)
+        if self._map is None:
+            self._widen(self.features, flat, rows)
         else:
-            # A block at a time, so that the rows are still in the processor's cache when they are widened.
-            for start in range(0, len(flat), _READ_ROWS):
-                block = flat[start : start + _READ_ROWS]
-                narrow = self._narrow[: len(block)]
-                torch.index_select(self.features, 0, block, out=narrow)
-                rows[start : start + len(block)] = narrow
+            ordered, places = flat.sort()
+            self._widen(self._read_mapped(ordered), places.argsort(), rows)
         return rows.view(*ids.shape, self.dim)
 
-    def _read_mapped(self, flat: Tensor, rows: Tensor) -> None:
-        """In the order of the file, so that each of its pages is mapped once, and can go when it is passed."""
-        ordered, places = flat.sort()
-        for block, place in zip(ordered.split(_READ_ROWS), places.split(_READ_ROWS), strict=True):
+    def _widen(self, features: Tensor, flat: Tensor, rows: Tensor) -> None:
+        """Write the rows `flat` of `features` as float32 into `rows`."""
+        if features.dtype == torch.float32:
+            torch.index_select(features, 0, flat, out=rows)
+            return
+        # A block at a time, so that the rows are still in the processor's cache when they are widened.
+        for start in range(0, len(flat), _READ_ROWS):
+            block = flat[start : start + _READ_ROWS]
             narrow = self._narrow[: len(block)]
-            torch.index_select(self.features, 0, block, out=narrow)
-            rows.index_copy_(0, place, narrow.float())
+            torch.index_select(features, 0, block, out=narrow)
+            rows[start : start + len(block)] = narrow
+
+    def _read_mapped(self, ordered: Tensor) -> Tensor:
+        """Rows in the order of the file, so that each of its pages is mapped once, and can go when it is passed."""
+        dtype = self.features.dtype
+        size = len(ordered) * self.dim
+        memory = self._buffers.lend((-(-size * dtype.itemsize // 4),)).view(dtype)
+        rows = memory[:size].view(len(ordered), self.dim)
+        for start in range(0, len(ordered), _MAPPED_ROWS):
+            block = ordered[start : start + _MAPPED_ROWS]
+            torch.index_select(self.features, 0, block, out=rows[start : start + len(block)])
             self._touched(len(block))
+        return rows
 
     def freshness(self, step: int) -> Tensor:
         """How many steps ago each row was written, as (rows,) int64; -1 for never."""
