@@ -30,6 +30,7 @@ from insclr.report.run_report import write_report
 from insclr.retrieval.extract import default_workers
 from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
 from insclr.training.described import Described
+from insclr.training.cpu import keep_freed_memory
 from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
@@ -93,6 +94,8 @@ class _Training:
         self.recipe = recipe
         self.ranks = ranks
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.cache = cache or run.path / "cache"
         self.skipped = Skipped()
         workers = max(1, default_workers() // ranks.local_world)
