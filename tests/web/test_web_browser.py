@@ -123,7 +123,7 @@ def test_an_uploaded_photo_shows_its_thing_first_and_the_cut_off(page: Page, roo
     paths = page.upload(root / "2" / "3.png")
     assert paths[0] == "2/3.png"
     assert things(paths[:5]) == {"2"}
-    assert page.one(".tile .score").text == "100 %"
+    page.until(lambda: page.one(".tile .score").text == "100 %")  # shown when its picture has faded in
     likely, all_tiles = len(page.all(".tile.likely")), len(page.all(".tile"))
     assert 0 < likely < all_tiles
     assert page.one("#status").text.startswith(f"{likely} likely match")

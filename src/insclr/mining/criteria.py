@@ -21,10 +21,10 @@ class Criteria:
     random_negatives: int
     ignore_above: float | None
     ignore_nearest: int
-    similarity: Literal["cosine", "overlap"]
-    pool_negatives: bool
     margin: float
     normalise: Literal["sum", "mean"]
+    similarity: Literal["cosine", "overlap"] = "cosine"  # what decides, in every step or once a round
+    pool_negatives: bool = True  # whether the rest of the pool is pushed away
 
     def with_threshold(self, threshold: float) -> "Criteria":
         """The same with another T_b."""
