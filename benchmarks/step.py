@@ -55,9 +55,9 @@ class Case:
 
 CASES = (
     Case(
-        "efficientnet_lite0, 160 px, 64 images", "efficientnet_lite0", 512, 160, tuples=16, steps=8, turns=3
+        "efficientnet_lite0, 160 px, 64 images", "efficientnet_lite0", 512, 160, tuples=16, steps=6, turns=3
     ),
-    Case("resnet50, 224 px, 32 images", "resnet50", 2048, 224, tuples=8, steps=3, turns=2),
+    Case("resnet50, 224 px, 16 images", "resnet50", 2048, 224, tuples=4, steps=3, turns=3),
 )
 
 

@@ -29,8 +29,8 @@ from insclr.report.inspection import inspect_round, load_inspection, save_inspec
 from insclr.report.run_report import write_report
 from insclr.retrieval.extract import default_workers
 from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
-from insclr.training.described import Described
 from insclr.training.cpu import keep_freed_memory
+from insclr.training.described import Described
 from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
