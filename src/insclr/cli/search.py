@@ -33,6 +33,8 @@ def index(
     from insclr.retrieval.index import index_images
 
     report = index_images(ModelEmbedder(model, resolve_model(model)), list_images(images), store, prune=prune)
+    for path, reason in report.skipped:
+        typer.echo(f"unreadable: {path}: {reason}", err=True)
     typer.echo(report.summary())
 
 
