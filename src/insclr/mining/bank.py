@@ -48,6 +48,7 @@ class MemoryBank:
         self._written = torch.full((rows,), -1, dtype=torch.int64)  # step of the last write
         self._buffers = Buffers()
         self._narrow = torch.empty(_READ_ROWS, dim, dtype=dtype)  # rows on their way to float32
+        self._swept = self._narrow[:0]  # rows of a mapped file in its order
         self._resident_bytes = resident_bytes
         self._touched_bytes = 0
 
@@ -116,10 +117,9 @@ class MemoryBank:
 
     def _read_mapped(self, ordered: Tensor) -> Tensor:
         """Rows in the order of the file, so that each of its pages is mapped once, and can go when it is passed."""
-        dtype = self.features.dtype
-        size = len(ordered) * self.dim
-        memory = self._buffers.lend((-(-size * dtype.itemsize // 4),)).view(dtype)
-        rows = memory[:size].view(len(ordered), self.dim)
+        if len(self._swept) < len(ordered):
+            self._swept = torch.empty(len(ordered), self.dim, dtype=self.features.dtype)
+        rows = self._swept[: len(ordered)]
         for start in range(0, len(ordered), _MAPPED_ROWS):
             block = ordered[start : start + _MAPPED_ROWS]
             torch.index_select(self.features, 0, block, out=rows[start : start + len(block)])
