@@ -44,8 +44,6 @@ from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
 
-_AFTER = 1 << 30  # the step of a record that comes after all steps of its round
-
 
 def train(
     images: str | Path | ImageList,
@@ -217,7 +215,7 @@ class _Training:
         )
         before = measure(descriptors, augmented) if self.recipe.guard and augmented is not None else None
         kept = copy.deepcopy(network.state_dict())
-        began = time.monotonic()
+        began, steps = time.monotonic(), 0
         if self.ranks.first or not ranks.alone:
             self._inspect(this, "start")
             if recipe.refine and isinstance(network.fc, nn.Linear):
@@ -229,7 +227,7 @@ class _Training:
             self._inspect(this, "end")
         self.ranks.copy_from_first(network)
         if before is not None:
-            self._keep_or_step_back(number, network, recipe, before, kept)
+            self._keep_or_step_back(number, network, recipe, before, kept, steps)
         if self.ranks.first:
             self.run.end_round(number, network)
         self._clear(number)
@@ -266,6 +264,7 @@ class _Training:
         recipe: RoundRecipe,
         before: Health,
         kept: dict[str, Tensor],
+        steps: int,
     ) -> None:
         """Undo a round that the guard finds worse than what it started from."""
         features = self.described.features(network, recipe).of(self.usable)
@@ -276,7 +275,7 @@ class _Training:
         self.tracker.event(
             number,
             "guard",
-            step=_AFTER,
+            step=steps,
             action="step back" if reason else "ok",
             message=f"Round {number} was undone: {reason}." if reason else f"Round {number} was kept.",
             found=after.found,
