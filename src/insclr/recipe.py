@@ -51,6 +51,7 @@ class DescriptorRecipe:
     scales: tuple[float, ...] = knob(
         (2**0.5, 1.0, 2**-0.5), "multiples of size; unit descriptors are averaged"
     )
+    zoom: float = knob(0.0, "a second, mirrored look at this share of each side, about the centre; 0 = none")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class RoundRecipe:
     )
     refine: bool = knob(False, "train a square layer on top of the fc as it stands, and fold both into one")
     steps: int = knob(40_000, "iterations; with a time budget, at most so many")
+    epochs: float = knob(0.0, "at most so many times every image is an anchor; 0 = no limit")
     tuples: int = knob(16, "training tuples in a batch")
     neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple")
     members: Literal["nearest", "mined"] = knob(
@@ -269,9 +271,11 @@ def _build(kind: Any, table: Any, where: str) -> Any:
 
 def _build_rounds(table: Any, where: str) -> list[RoundRecipe]:
     """A [[rounds]] table, as many times as its `times` says: a file need not repeat itself."""
-    times = _convert(int, table.get("times", 1), f"{where}times") if isinstance(table, Mapping) else 1
-    rest = {key: value for key, value in table.items() if key != "times"} if times != 1 else table
-    return [_build(RoundRecipe, rest, where)] * max(1, times)
+    times = 1
+    if isinstance(table, Mapping) and "times" in table:
+        times = _convert(int, table["times"], f"{where}times")
+        table = {key: value for key, value in table.items() if key != "times"}
+    return [_build(RoundRecipe, table, where)] * max(1, times)
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -318,6 +322,7 @@ def _check(recipe: Recipe) -> None:
     need(recipe.descriptor.size >= 16, "descriptor.size", "at least 16 pixels")
     need(bool(recipe.descriptor.scales), "descriptor.scales", "a list of at least one scale")
     need(all(scale > 0 for scale in recipe.descriptor.scales), "descriptor.scales", "positive numbers")
+    need(0 <= recipe.descriptor.zoom <= 1, "descriptor.zoom", "a number from 0 to 1")
     need(recipe.keep_checkpoints >= 1, "keep_checkpoints", "at least 1")
     need(recipe.checkpoint_every >= 1, "checkpoint_every", "at least 1")
     for i, each in enumerate(recipe.rounds):

@@ -13,9 +13,9 @@ import torch
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.model.model_file import load_model
-from insclr.recipe import Recipe, RoundRecipe, load_recipe
+from insclr.recipe import Recipe, load_recipe
 from insclr.training.tracking import read_metrics
-from insclr.training.train import fit_to_collection, train
+from insclr.training.train import train
 
 # Two rounds, the second through the whole network: small, but every stage of a real run.
 _TINY = """
@@ -179,14 +179,6 @@ def test_a_loss_that_is_not_a_number_stops_the_run(
 ) -> None:
     with pytest.raises(UserError, match=r"not a number.*lr="):
         train(small_collection, tmp_path / "run", tiny, changes=("rounds.0.lr=1e30",))
-
-
-def test_a_small_collection_shrinks_pool_tuples_and_k(caplog: pytest.LogCaptureFixture) -> None:
-    fitted = fit_to_collection(RoundRecipe(), images=5)
-    assert (fitted.pool, fitted.tuples, fitted.mining.k) == (4, 5, 4)
-    assert "the pool shrinks to 4" in caplog.text
-    with pytest.raises(UserError, match="add images"):
-        fit_to_collection(RoundRecipe(), images=4)
 
 
 def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def whiten(
 @app.command()
 def ablate(
     what: Annotated[
-        str, typer.Argument(help="methods, memory, batch, neighbours or pool (the paper's tables).")
+        str, typer.Argument(help="methods, printed, memory, batch, neighbours or pool (the paper's tables).")
     ],
     data: Annotated[list[Path], typer.Option(help="A labels.csv beside its images; once a set.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")],

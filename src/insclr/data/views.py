@@ -5,6 +5,7 @@ resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or t
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -36,6 +37,22 @@ def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> T
         return resized(pixels, size, size)
     scale = size / max(height, width)
     return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
+
+
+def looks(image: Image.Image | Tensor, sizes: Sequence[int], fit: Fit, zoom: float = 0.0) -> list[Tensor]:
+    """The views whose descriptors are averaged: the whole picture at every size, and with `zoom` a closer look.
+
+    That one is mirrored: the network has learned to see through both, and two changes at once say more than one.
+    """
+    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
+    views = [plain_view(pixels, size, fit) for size in sizes]
+    if zoom:
+        _, height, width = pixels.shape
+        inner = max(1, round(zoom * height)), max(1, round(zoom * width))
+        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+        closer = pixels[:, top : top + inner[0], left : left + inner[1]]
+        views += [plain_view(closer, size, fit).flip(2) for size in sizes]
+    return views
 
 
 def augmented_view(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.criteria import Criteria
-from insclr.mining.verdicts import own_view_threshold
+from insclr.mining.own_views import Evidence, OwnViews, measure_own_views
 from insclr.recipe import RoundRecipe
 
 _PAIRS = 200_000
@@ -15,9 +15,11 @@ _PAIRS = 200_000
 _FALSE_MATCHES = 0.01
 # A negative counts while it is among the most similar tenth of random pairs.
 _ACTIVE_NEGATIVES = 0.10
-# Overlaps decide: shares of the neighbourhood that the query set must find again, and that make a pair doubtful.
-_OVERLAP_FLOOR = 0.8
+# Overlaps decide: what a memory positive must have, of what an image has in common with its own view; the share of
+# the neighbourhood that makes a pair doubtful; and the memory positives, of the pictures of a thing.
+_LIKE_OWN_VIEW = 0.9
 _OVERLAP_DOUBT = 0.2
+_OF_A_THING = 0.25
 
 
 @dataclass(frozen=True)
@@ -42,71 +44,109 @@ def random_pairs(descriptors: Tensor, seed: int = 0) -> Tensor:
 
 
 def calibrate(
-    recipe: RoundRecipe, descriptors: Tensor, augmented: Tensor | None = None, size: int = 0
+    recipe: RoundRecipe,
+    descriptors: Tensor,
+    seen: Evidence | None = None,
+    pool_ids: Tensor | None = None,
+    size: int = 0,
 ) -> Calibration:
     """Replace every "auto" of a round by a number measured on unit descriptors (N, D).
 
-    `augmented` are the descriptors of one augmented view an image, `size` the pictures a thing has: both are
-    needed where overlaps decide.
+    Where overlaps decide, what was `seen` of the images, their pool (N, P) and the pictures a thing has are needed.
     """
-    mining, loss = recipe.mining, recipe.loss
-    by_overlap = mining.similarity == "overlap"
-    reasons: list[str] = []
-    pairs = random_pairs(descriptors)
-
-    def chosen(name: str, value: float, why: str) -> float:
-        reasons.append(f"{name} = {value:.3g}: {why}")
-        return value
-
-    def reached_by(name: str, share: float) -> float:
-        value = float(pairs[min(len(pairs) - 1, int(len(pairs) * (1 - share)))])
-        return chosen(name, value, f"{share:.0%} of random pairs are more similar")
-
-    def positive(name: str, value: float | str) -> float:
-        if value != "auto":
-            return float(value)
-        if not by_overlap:
-            return reached_by(name, _FALSE_MATCHES)
-        if augmented is None:
-            raise UserError(
-                "Mining by overlap with an automatic threshold needs views: cached_views must be 1 or more."
-            )
-        return chosen(
-            name,
-            own_view_threshold(descriptors, augmented),
-            "99% of the images are as similar to their own view",
+    mining, pairs = recipe.mining, random_pairs(descriptors)
+    measured: _Measured
+    if mining.similarity == "cosine":
+        measured = _Measured(pairs)
+    elif seen is not None and pool_ids is not None:
+        own = measure_own_views(seen, random_pairs(seen.deciding), pool_ids, size)
+        measured = _MeasuredByViews(pairs, own, size, recipe.method)
+    elif "auto" in (mining.batch_threshold, mining.memory_floor):
+        raise UserError(
+            "Mining by overlap with automatic thresholds needs views: cached_views must be 1 or more."
         )
+    else:
+        measured = _Measured(pairs)
+    reasons: list[str] = []
 
-    def optional(name: str, value: float | str, overlap: float, share: float) -> float | None:
-        if value == "off":
-            return None
+    def number(name: str, value: float | str, found: _Found) -> float:
         if value != "auto":
             return float(value)
-        if by_overlap:
-            return chosen(name, overlap, "share of the neighbourhood in common")
-        return reached_by(name, share)
+        chosen, why = found
+        reasons.append(f"{name} = {chosen:.3g}: {why}")
+        return chosen
 
-    nearest = mining.ignore_nearest
-    if nearest == "auto":
-        nearest = int(max(10, min(50, 2 * size)))
-        reasons.append(f"ignore_nearest = {nearest}: twice the pictures of a thing, within 10 and 50")
+    def optional(name: str, value: float | str, found: _Found) -> float | None:
+        return None if value == "off" else number(name, value, found)
+
+    nearest = max(10, min(50, 2 * size)), "twice the pictures of a thing, within 10 and 50"
     criteria = Criteria(
         method=recipe.method,
         strategy=mining.strategy,
         similarity=mining.similarity,
-        batch_threshold=positive("batch_threshold", mining.batch_threshold),
-        sparsity=optional("sparsity", mining.sparsity, _OVERLAP_FLOOR, _FALSE_MATCHES),
+        batch_threshold=number("batch_threshold", mining.batch_threshold, measured.threshold()),
+        sparsity=optional("sparsity", mining.sparsity, measured.reached_by(_FALSE_MATCHES)),
         aggregate=mining.aggregate,
         choose=mining.choose,
-        k=5 if mining.k == "auto" else mining.k,
-        memory_threshold=positive("memory_threshold", mining.memory_threshold),
-        floor=optional("memory_floor", mining.memory_floor, _OVERLAP_FLOOR, _FALSE_MATCHES),
+        k=int(number("k", mining.k, measured.k())),
+        memory_threshold=number("memory_threshold", mining.memory_threshold, measured.threshold()),
+        floor=optional("memory_floor", mining.memory_floor, measured.floor()),
         repeats=mining.repeats,
         random_negatives=mining.random_negatives,
         pool_negatives=mining.pool_negatives,
-        ignore_above=optional("ignore_above", mining.ignore_above, _OVERLAP_DOUBT, _ACTIVE_NEGATIVES),
-        ignore_nearest=int(nearest),
-        margin=float(loss.margin) if loss.margin != "auto" else reached_by("margin", _ACTIVE_NEGATIVES),
-        normalise=loss.normalise,
+        ignore_above=optional("ignore_above", mining.ignore_above, measured.doubt()),
+        ignore_nearest=int(number("ignore_nearest", mining.ignore_nearest, nearest)),
+        margin=number("margin", recipe.loss.margin, measured.reached_by(_ACTIVE_NEGATIVES)),
+        normalise=recipe.loss.normalise,
     )
     return Calibration(criteria, tuple(reasons))
+
+
+_Found = tuple[float, str]  # a number, and why it is what it is
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Numbers from the similarities of random pairs, sorted: for mining by cosines."""
+
+    pairs: Tensor
+
+    def reached_by(self, share: float) -> _Found:
+        value = float(self.pairs[min(len(self.pairs) - 1, int(len(self.pairs) * (1 - share)))])
+        return value, f"{share:.0%} of random pairs are more similar"
+
+    def threshold(self) -> _Found:
+        return self.reached_by(_FALSE_MATCHES)
+
+    def floor(self) -> _Found:
+        return self.reached_by(_FALSE_MATCHES)
+
+    def doubt(self) -> _Found:
+        return self.reached_by(_ACTIVE_NEGATIVES)
+
+    def k(self) -> _Found:
+        return 5, "the paper's"
+
+
+@dataclass(frozen=True)
+class _MeasuredByViews(_Measured):
+    """Numbers from the images' own views: for mining by overlaps."""
+
+    own: OwnViews
+    size: int
+    method: str
+
+    def threshold(self) -> _Found:
+        own = self.own
+        return own.threshold, f"own views are {own.own:.2f} similar, random pairs {own.strangers:.2f}"
+
+    def floor(self) -> _Found:
+        if self.method == "D-anchor":
+            return self.own.between(_LIKE_OWN_VIEW), "nearly as similar as an image and its own view"
+        return _LIKE_OWN_VIEW * self.own.shared, f"own views share {self.own.shared:.0%} of their neighbours"
+
+    def doubt(self) -> _Found:
+        return _OVERLAP_DOUBT, "share of the neighbourhood in common"
+
+    def k(self) -> _Found:
+        return max(2, round(_OF_A_THING * self.size)), "a quarter of the pictures of a thing"

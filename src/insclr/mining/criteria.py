@@ -1,6 +1,6 @@
 """The numbers that decide in a round: the recipe's own, or calibrated ones where the recipe says auto."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -25,10 +25,6 @@ class Criteria:
     normalise: Literal["sum", "mean"]
     similarity: Literal["cosine", "overlap"] = "cosine"  # what decides, in every step or once a round
     pool_negatives: bool = True  # whether the rest of the pool is pushed away
-
-    def with_threshold(self, threshold: float) -> "Criteria":
-        """The same with another T_b."""
-        return replace(self, batch_threshold=threshold)
 
     @property
     def mines_memory(self) -> bool:

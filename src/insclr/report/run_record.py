@@ -3,7 +3,6 @@
 import csv
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import safetensors.numpy
 from insclr.errors import UserError
 from insclr.model.model_file import MODEL_NAME
 from insclr.report.inspection import load_inspection
+from insclr.training.tracking import read_metrics
 
 Record = dict[str, Any]
 USABLE_NAME = "usable.safetensors"
@@ -117,7 +117,7 @@ def read_run(run: Path) -> RunRecord:
         )
     recipe_text = (run / "recipe.toml").read_text()
     recipe = tomllib.loads(recipe_text)
-    records = list(_records(run / "metrics.jsonl"))
+    records = read_metrics(run)
     images = json.loads((run / "images.json").read_text()) if (run / "images.json").exists() else {}
     paths = images.get("paths", [])
     events = [record for record in records if "event" in record]
@@ -132,16 +132,6 @@ def read_run(run: Path) -> RunRecord:
         skipped=_skipped(run, paths),
         finished=(run / MODEL_NAME).exists() or any(event["event"] == "finish" for event in events),
     )
-
-
-def _records(file: Path) -> Iterator[Record]:
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # a run that is being written, or was killed, may end in half a line
-        if isinstance(record, dict) and {"round", "step"} <= record.keys():
-            yield record
 
 
 def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecord]:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import plain_view
+from insclr.data.views import looks
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.extract import extract
 from insclr.retrieval.store import StoreInfo
@@ -56,9 +57,7 @@ class ModelEmbedder:
             found = extract(
                 self._model.network,
                 images,
-                size=descriptor.size,
-                fit=descriptor.fit,
-                scales=descriptor.scales,
+                **asdict(descriptor),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
             )
@@ -73,8 +72,9 @@ class ModelEmbedder:
         vectors = []
         with self._turns, torch.inference_mode():
             for picture in pictures:
-                views = [plain_view(picture, size, descriptor.fit)[None].to(device) for size in sizes]
-                total = torch.stack([network(view)[0].float().cpu() for view in views]).sum(0)  # (dim,)
+                views = looks(picture, sizes, descriptor.fit, descriptor.zoom)
+                found = [network(view[None].to(device))[0].float().cpu() for view in views]
+                total = torch.stack(found).sum(0)  # (dim,)
                 vectors.append(functional.normalize(total, dim=0))
         return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
 

@@ -52,7 +52,7 @@ def embed_to_file(model: Model, images: ImageList, out: Path, settings: Descript
     out and listed in `out` + .skipped.csv.
     """
     _check_suffix(out)
-    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales}"
+    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
     parts = out.with_name(f".{out.name}.parts")
     known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
     for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:

@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, plain_view, to_pixels
+from insclr.data.views import Fit, looks, to_pixels
 from insclr.errors import UserError
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
@@ -38,6 +38,7 @@ def extract(
     size: int,
     fit: Fit,
     scales: Sequence[float] = (1.0,),
+    zoom: float = 0.0,
     boxes: Sequence[Box | None] | None = None,
     batch: int = 32,
     workers: int = -1,
@@ -54,7 +55,7 @@ def extract(
     network.eval()
     device = next(network.parameters()).device
     describe = network.pooled if pooled else network
-    views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit)
+    views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit, zoom)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
         views,
@@ -102,7 +103,7 @@ def describe(
     if not isinstance(images, ImageList):
         images = list_images(images)
     chosen = settings or model.recipe.descriptor
-    return extract(model.network, images, size=chosen.size, fit=chosen.fit, scales=chosen.scales, **options)
+    return extract(model.network, images, **asdict(chosen), **options)
 
 
 def _equal_shapes(
@@ -142,15 +143,21 @@ class _Seen:
 
 
 class _Views(Dataset[_Seen]):
-    """The plain views of every image, one a size."""
+    """The looks at every image: one a size, and a closer one."""
 
     def __init__(
-        self, images: ImageList, boxes: Sequence[Box | None] | None, sizes: tuple[int, ...], fit: Fit
+        self,
+        images: ImageList,
+        boxes: Sequence[Box | None] | None,
+        sizes: tuple[int, ...],
+        fit: Fit,
+        zoom: float,
     ) -> None:
         self.images = images
         self.boxes = boxes
         self.sizes = sizes
         self.fit = fit
+        self.zoom = zoom
 
     def __len__(self) -> int:
         return len(self.images)
@@ -159,13 +166,15 @@ class _Views(Dataset[_Seen]):
         box = self.boxes[row] if self.boxes is not None else None
         try:
             # A box is given in the pixels of the file: only a whole picture may be decoded smaller.
-            image = decode(self.images.file(row), longest=None if box else max(self.sizes))
+            image = decode(
+                self.images.file(row), longest=None if box else round(max(self.sizes) / (self.zoom or 1))
+            )
         except BadImage as bad:
             return _Seen(row, reason=bad.reason)
         if box:
             image = crop_box(image, box)
         pixels = to_pixels(image)
-        return _Seen(row, [plain_view(pixels, size, self.fit) for size in self.sizes])
+        return _Seen(row, looks(pixels, self.sizes, self.fit, self.zoom))
 
 
 def _one_thread(_: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.mining.own_views import Evidence, evidence
 from insclr.model.network import DescriptorNetwork
 from insclr.training.distributed import Ranks
 
@@ -95,3 +96,12 @@ def embed_all(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
     """Descriptors (N, D) of pooled features (N, C), in blocks, on the CPU."""
     device = next(network.parameters()).device
     return torch.cat([network.embed(block.float().to(device)).cpu() for block in pooled.split(_FILL_ROWS)])
+
+
+def embed_evidence(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
+    """What the network sees in pooled features (N, C) and those of the views (V, N, C)."""
+    parts = []
+    for rows in torch.arange(len(plain)).split(_FILL_ROWS):
+        seen = torch.stack([embed_all(network, view[rows]) for view in views])
+        parts.append(evidence(embed_all(network, plain[rows]), seen, voted=voted))
+    return Evidence.join(parts)

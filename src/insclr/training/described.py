@@ -32,7 +32,8 @@ class Described:
 
     def features(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
         """Pooled features of every image: through the late layers where maps are at hand, else from the images."""
-        views = recipe.cached_views if recipe.train == "fc" else int(recipe.mining.similarity == "overlap")
+        decides = recipe.mining.similarity == "overlap"
+        views = recipe.cached_views if recipe.train == "fc" or decides else 0
         if recipe.train != "late" and not self._maps_come_later(network, recipe):
             return self._computed(network, recipe, views, maps=False)
         views = max(1, views)

@@ -5,22 +5,26 @@ thing it shows: they are scaled down. In closed form, in seconds, and safe: with
 alone decide.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from insclr.mining.criteria import Criteria
+from insclr.mining.calibrate import calibrate
 from insclr.mining.overlap import estimate_size, neighbour_overlap
+from insclr.mining.own_views import Evidence, evidence
 from insclr.mining.pool import Pool, build_pool
-from insclr.mining.verdicts import Verdicts, judge, own_view_threshold
+from insclr.mining.verdicts import Verdicts, judge, votes
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
+from insclr.recipe import MiningRecipe, RoundRecipe
 
 _LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
 _PAIRS = 60_000
 _PASSES = 2  # mine, whiten, mine again with what that showed
 _RIDGE = 0.5  # of the mean variance, added to all: as much as views alone deserve
+# Pairs for the start are always mined by calibrated overlaps: the features are nobody's yet.
+_MINING = MiningRecipe(similarity="overlap", batch_threshold="auto", k="auto", memory_floor="auto")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,12 @@ def pca_start(plain: Tensor, dim: int, power: float) -> Start:
     return Start(pca_whitening(features, min(dim, len(features) - 1), power))
 
 
-def views_start(
-    plain: Tensor, views: Tensor, dim: int, criteria: Criteria, neighbours: int, seed: int
-) -> Start:
-    """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C)."""
+def views_start(plain: Tensor, views: Tensor, dim: int, recipe: RoundRecipe, seed: int) -> Start:
+    """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C).
+
+    Pairs are mined by the method and the N_b of `recipe`.
+    """
+    recipe = replace(recipe, mining=_MINING)
     some = slice(None, None, 1 + len(plain) // _LEARNED_FROM)
     features, augmented = plain[some].float(), views[:, some].float()
     axes = pca_whitening(features, min(dim, len(features) - 1), power=0.0)
@@ -49,12 +55,13 @@ def views_start(
     a = (augmented - axes.mean) @ axes.projection.T  # (V, N, D)
     of_views = _scatter((a - x).flatten(0, 1))
     root = _inverse_root(of_views, _RIDGE)
-    pool = build_pool(functional.normalize(x @ root, dim=1), _pool_size(len(x)))
+    seen = _seen(x, a, root, recipe)
+    pool = build_pool(seen.deciding, _pool_size(len(x)))
     size = estimate_size(pool.ids, seed)
     reasons = [f"pictures of a thing = {size}: where neighbourhoods stop holding together"]
     generator = torch.Generator().manual_seed(seed)
     for _ in range(_PASSES):
-        verdicts = _judge(x @ root, a[0] @ root, pool, size, criteria, neighbours)
+        verdicts = _judge(seen, pool, size, recipe)
         first, second = _pairs(verdicts, pool, generator)
         count = verdicts.per_image() * len(x)
         share = count / (count + len(x))  # how much the pairs count beside the views
@@ -62,7 +69,8 @@ def views_start(
         if len(first):
             scatter = scatter + share * _scatter(x[first] - x[second])
         root = _inverse_root(scatter, _RIDGE * 0.1 ** min(1.0, count / (2 * len(x))))
-        pool = build_pool(functional.normalize(x @ root, dim=1), pool.size)
+        seen = _seen(x, a, root, recipe)
+        pool = build_pool(seen.deciding, pool.size)
         reasons.append(f"whitening = {verdicts.per_image():.1f} mined pairs an image beside its own views")
     root = root / (x @ root).norm(dim=1).mean()
     return Start(Whitening(axes.mean, (root @ axes.projection).contiguous()), size, tuple(reasons))
@@ -78,12 +86,15 @@ def apply_start(fc: nn.Linear, start: Start) -> None:
     fold_into_fc(fc, whitening)
 
 
-def _judge(
-    x: Tensor, augmented: Tensor, pool: Pool, size: int, criteria: Criteria, neighbours: int
-) -> Verdicts:
-    plain, own = functional.normalize(x, dim=1), functional.normalize(augmented, dim=1)
-    found = criteria.with_threshold(own_view_threshold(plain, own))
-    return judge(pool, neighbour_overlap(pool.ids, size), found, neighbours)
+def _seen(x: Tensor, a: Tensor, root: Tensor, recipe: RoundRecipe) -> Evidence:
+    """What the whitening by `root` shows of images (N, D) and views (V, N, D)."""
+    plain, views = functional.normalize(x @ root, dim=1), functional.normalize(a @ root, dim=2)
+    return evidence(plain, views, voted=votes(recipe.method))
+
+
+def _judge(seen: Evidence, pool: Pool, size: int, recipe: RoundRecipe) -> Verdicts:
+    criteria = calibrate(recipe, seen.deciding, seen, pool.ids, size).criteria
+    return judge(pool, neighbour_overlap(pool.ids, size), criteria, recipe.neighbours)
 
 
 def _pairs(verdicts: Verdicts, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,10 @@ class Tracker:
 
     def _forget_after(self, last_round: int, last_step: int) -> None:
         """Drop what an interrupted run wrote after its last checkpoint: it will be written again."""
-        kept = []
-        for line in self.path.read_text().splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # the line that the kill cut short
-            if (record["round"], record["step"]) < (last_round, last_step):
-                kept.append(line)
+        records = _whole_records(self.path.read_text())
+        kept = [record for record in records if (record["round"], record["step"]) < (last_round, last_step)]
         with whole_file(self.path) as scratch:
-            scratch.write_text("".join(f"{line}\n" for line in kept))
+            scratch.write_text("".join(f"{json.dumps(record)}\n" for record in kept))
 
 
 class SilentTracker(Tracker):
@@ -72,7 +67,17 @@ class SilentTracker(Tracker):
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All records of a run, in order."""
     path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return list(_whole_records(path.read_text())) if path.exists() else []
+
+
+def _whole_records(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # a run that is being written, or was killed, may end in half a line
+        if isinstance(record, dict) and {"round", "step"} <= record.keys():
+            yield record
 
 
 def _open_board(folder: Path) -> Any:

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from insclr.data.images import ImageList, list_images, require_usable
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
-from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.labels import Labels, read_labels
 from insclr.mining.calibrate import Calibration, calibrate
 from insclr.mining.overlap import estimate_size, neighbour_overlap
 from insclr.mining.pool import Pool
-from insclr.mining.verdicts import Verdicts, judge
+from insclr.mining.verdicts import Verdicts, judge, votes
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.model.refined import RefinedLinear
@@ -28,11 +27,12 @@ from insclr.recipe import Recipe, RoundRecipe, load_recipe
 from insclr.report.inspection import inspect_round, load_inspection, save_inspection
 from insclr.report.run_report import write_report
 from insclr.retrieval.extract import default_workers
-from insclr.training.banks import RoundBanks, embed_all, fill_banks, open_banks
+from insclr.training.banks import RoundBanks, embed_all, embed_evidence, fill_banks, open_banks
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.described import Described
 from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures
+from insclr.training.fit import fit_to_collection
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
 from insclr.training.instances import match_instances
 from insclr.training.pools import map_large_pool, round_pool
@@ -143,10 +143,7 @@ class _Training:
             start = pca_start(features.plain, network.dim, wanted.start_power)
         else:
             first = fit_to_collection(self.recipe.rounds[0], len(self.images))
-            criteria = calibrate(first, features.plain, features.views[0], size=1).criteria
-            start = views_start(
-                features.plain, features.views, network.dim, criteria, first.neighbours, self.recipe.seed
-            )
+            start = views_start(features.plain, features.views, network.dim, first, self.recipe.seed)
         apply_start(fc, start)
         self.run.note_start(start.size, start.reasons)
 
@@ -158,13 +155,20 @@ class _Training:
         # A random FC has nothing to say yet, so the first pool goes without it; else the new bank is the input.
         bare = index == 0 and self.recipe.network.start == "random"
         descriptors = features.plain if bare else banks.plain.features
-        augmented = embed_all(network, features.views[0]) if len(features.views) else None
-        calibration = self.ranks.from_first(
-            calibrate(recipe, descriptors, augmented, self.size) if self.ranks.first else None
-        )
+        seen = None
+        if len(features.views):
+            seen = embed_evidence(network, features.plain, features.views, voted=votes(recipe.method))
+        deciding = seen.deciding if seen and recipe.mining.similarity == "overlap" else descriptors
         assert recipe.pool != "auto"
-        pool = round_pool(descriptors, recipe.pool, self._scratch(number), self.ranks, self.device)
-        verdicts = self._verdicts(recipe, pool, calibration)
+        pool = round_pool(deciding, recipe.pool, self._scratch(number), self.ranks, self.device)
+        size = self.size or estimate_size(pool.ids)
+        calibration = self.ranks.from_first(
+            calibrate(recipe, descriptors, seen, pool.ids, size) if self.ranks.first else None
+        )
+        verdicts = None
+        if recipe.mining.similarity == "overlap":
+            shared = neighbour_overlap(pool.ids, size)
+            verdicts = judge(pool, shared, calibration.criteria, recipe.neighbours)
         self._note_start(number, descriptors, pool, calibration, verdicts)
         if self.recipe.guard and verdicts is not None and verdicts.per_image() < MIN_POSITIVES:
             self._skip(number, network, verdicts)
@@ -213,7 +217,7 @@ class _Training:
             instances=self.instances,
             ranks=ranks,
         )
-        before = measure(descriptors, augmented) if self.recipe.guard and augmented is not None else None
+        before = measure(descriptors, seen.view) if self.recipe.guard and seen is not None else None
         kept = copy.deepcopy(network.state_dict())
         began, steps = time.monotonic(), 0
         if self.ranks.first or not ranks.alone:
@@ -237,12 +241,6 @@ class _Training:
         banks = open_banks(len(plain), network.dim, dtype, self._scratch(number), self.ranks)
         fill_banks(banks, network, plain, self.ranks)
         return banks
-
-    def _verdicts(self, recipe: RoundRecipe, pool: Pool, calibration: Calibration) -> Verdicts | None:
-        if recipe.mining.similarity != "overlap":
-            return None
-        size = self.size or estimate_size(pool.ids)
-        return judge(pool, neighbour_overlap(pool.ids, size), calibration.criteria, recipe.neighbours)
 
     def _skip(self, number: int, network: DescriptorNetwork, verdicts: Verdicts) -> None:
         """Do not train where too few pairs are safe: the network stays as it is."""
@@ -364,28 +362,3 @@ class _Training:
             return 0.0
         rounds = sum(each.train != "fc" for each in self.recipe.rounds)
         return 60 * self.recipe.minutes / rounds
-
-
-def fit_to_collection(recipe: RoundRecipe, images: int, size: int = 0) -> RoundRecipe:
-    """Shrink the pool, the tuples and k where the collection is too small for them, saying so.
-
-    An automatic pool has room for three times the pictures of a thing.
-    """
-    pool = min(max(100, 3 * size), images - 1) if recipe.pool == "auto" else recipe.pool
-    if pool > images - 1:
-        pool = images - 1
-        logger.warning("the pool shrinks to %d: there are %d images", pool, images)
-    if recipe.neighbours >= pool:
-        raise UserError(
-            f"A tuple of an anchor and {recipe.neighbours} neighbours needs a pool larger than {recipe.neighbours}, "
-            f"but {images} images give a pool of {pool}: add images, or --set rounds.neighbours={max(1, pool - 1)}."
-        )
-    most = max(min(8, images), images // 8)
-    if recipe.tuples > most:
-        recipe = dataclasses.replace(recipe, tuples=most)
-        logger.warning("a batch has %d tuples: there are %d images", most, images)
-    mining = recipe.mining
-    if mining.k != "auto" and mining.k > pool:
-        logger.warning("k shrinks to %d, the size of the pool", pool)
-        mining = dataclasses.replace(mining, k=pool)
-    return dataclasses.replace(recipe, pool=pool, mining=mining)

@@ -34,9 +34,7 @@ def whiten_model(
     pooled = extract(
         network,
         images,
-        size=settings.size,
-        fit=settings.fit,
-        scales=settings.scales,
+        **dataclasses.asdict(settings),
         skipped=skipped,
         pooled=True,
     )

@@ -1,0 +1,94 @@
+"""An image's own augmented views: better evidence than one look at it, and the yardstick for every pair.
+
+Decisions are made on the mean of an image's plain and augmented views, which is steadier than the plain view
+alone. And since an image and its own view surely show one thing, what the two have in common says, with no label,
+how alike two pictures of one thing can be; random pairs say how alike strangers are.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_ALL_BUT = 0.001  # of the images are as similar to their own view as a pair must be at least
+_HALFWAY = 0.5  # from strangers to own views: so similar must a pair be at least
+_SAMPLED = 1500
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The unit descriptors (N, D) that a round decides on."""
+
+    deciding: Tensor
+    view: Tensor  # one augmented view of each image
+    others: Tensor  # what the image looks like without that view
+
+    @staticmethod
+    def join(parts: list["Evidence"]) -> "Evidence":
+        """The evidence of a collection from that of its blocks."""
+        return Evidence(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("deciding", "view", "others"))
+        )
+
+
+@dataclass(frozen=True)
+class OwnViews:
+    """What images have in common with their own views, and with strangers."""
+
+    strangers: float  # mean similarity of random pairs
+    own: float  # mean similarity of an image and its view
+    least: float  # which all but a few images reach
+    shared: float  # mean overlap of their neighbourhoods
+
+    def between(self, share: float) -> float:
+        """The similarity so far on the way from strangers to own views."""
+        return self.strangers + share * (self.own - self.strangers)
+
+    @property
+    def threshold(self) -> float:
+        """The similarity from which two images may be pictures of one thing.
+
+        In a small collection few pictures of other things are far away, and only the least similar own view
+        is a safe measure; in a large one that is an outlier, and halfway decides.
+        """
+        return max(self.least, self.between(_HALFWAY))
+
+
+def evidence(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
+    """From unit descriptors of the plain images (N, D) and their views (V, N, D).
+
+    `voted` decides on the mean of all of them; else the plain one decides alone, as in the paper.
+    """
+    if not voted or len(views) < 2:
+        return Evidence(plain, views[0], plain)
+    others = plain + views[1:].sum(0)
+    return Evidence(
+        functional.normalize(others + views[0], dim=1), views[0], functional.normalize(others, dim=1)
+    )
+
+
+def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: int, seed: int = 0) -> OwnViews:
+    """Similarities of random pairs `strangers`, and neighbourhoods of k, against those of the images' views."""
+    own = (seen.others.float() * seen.view.float()).sum(1).sort().values
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.randperm(len(own), generator=generator)[:_SAMPLED]
+    return OwnViews(
+        strangers=float(strangers.mean()),
+        own=float(own.mean()),
+        least=float(own[int(_ALL_BUT * len(own))]),
+        shared=_shared(seen, pool_ids, sample, min(k, pool_ids.shape[1])),
+    )
+
+
+def _shared(seen: Evidence, pool_ids: Tensor, sample: Tensor, k: int) -> float:
+    """Mean overlap of an image's query set with that of its view, as `mining.overlap` counts it."""
+    deciding = seen.deciding.float()
+    total = 0.0
+    for rows in sample.split(256):
+        scores = seen.view[rows].float() @ deciding.T  # (B, N)
+        scores[torch.arange(len(rows)), rows] = -2  # the image itself is in both sets
+        theirs = scores.topk(k, dim=1).indices  # (B, k)
+        in_set = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, pool_ids[rows, :k].long(), True)
+        total += float((in_set.gather(1, theirs).sum(1) + 1).sum()) / (k + 1)
+    return total / len(sample)

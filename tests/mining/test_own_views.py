@@ -1,0 +1,66 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.own_views import Evidence, OwnViews, evidence, measure_own_views
+from insclr.mining.pool import build_pool
+
+
+def _unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_all_looks_at_an_image_decide_together_and_one_of_them_is_the_yardstick() -> None:
+    plain, views = _unit(6, 4), _unit(3, 6, 4, seed=1)
+    seen = evidence(plain, views, voted=True)
+    torch.testing.assert_close(seen.deciding, normalize(plain + views[0] + views[1] + views[2], dim=1))
+    torch.testing.assert_close(seen.others, normalize(plain + views[1] + views[2], dim=1))
+    assert torch.equal(seen.view, views[0])
+    alone = evidence(plain, views, voted=False)
+    assert torch.equal(alone.deciding, plain)
+    assert torch.equal(alone.others, plain)
+    blocks = Evidence.join(
+        [evidence(plain[rows], views[:, rows], voted=True) for rows in ([0, 1], [2, 3, 4, 5])]
+    )
+    torch.testing.assert_close(blocks.deciding, seen.deciding)
+
+
+def test_a_few_looks_find_more_of_a_thing_than_one() -> None:
+    things = _unit(30, 32)
+    truth = torch.arange(30).repeat_interleave(6)
+    plain = normalize(things[truth] + 1.3 * _unit(180, 32, seed=1), dim=1)
+    views = normalize(plain + 1.0 * _unit(4, 180, 32, seed=2), dim=2)
+
+    def right(descriptors: torch.Tensor) -> float:
+        nearest = (descriptors @ descriptors.T).fill_diagonal_(-2).topk(5).indices
+        return float((truth[nearest] == truth[:, None]).float().mean())
+
+    # Each look is a noisy one: the plain image is a view like the others.
+    looks = normalize(plain + 1.0 * _unit(180, 32, seed=3), dim=1)
+    assert right(evidence(looks, views, voted=True).deciding) > right(looks) + 0.05
+
+
+def test_a_pair_must_come_halfway_to_an_own_view_and_as_near_as_the_worst_of_them() -> None:
+    assert OwnViews(strangers=0.0, own=0.8, least=0.3, shared=0.5).threshold == pytest.approx(0.4)
+    assert OwnViews(strangers=0.0, own=0.8, least=0.6, shared=0.5).threshold == pytest.approx(0.6)
+    assert OwnViews(strangers=0.2, own=0.8, least=0.3, shared=0.5).between(0.9) == pytest.approx(0.74)
+
+
+def test_own_views_share_what_a_literal_count_says() -> None:
+    plain = _unit(80, 8)
+    view = normalize(plain + 0.4 * _unit(80, 8, seed=1), dim=1)
+    seen = evidence(plain, view[None], voted=True)
+    pool = build_pool(plain, 20)
+    own = measure_own_views(seen, random_pairs(plain), pool.ids, k=5)
+    shares = []
+    for i in range(80):
+
+        def nearest(descriptor: torch.Tensor, self: int = i) -> set[int]:
+            order = (plain @ descriptor).argsort(descending=True).tolist()
+            return set([j for j in order if j != self][:5]) | {self}
+
+        shares.append(len(nearest(plain[i]) & nearest(view[i])) / 6)
+    assert own.shared == pytest.approx(sum(shares) / 80, abs=1e-6)
+    assert own.own == pytest.approx(float((plain * view).sum(1).mean()), abs=1e-6)
+    assert own.least == pytest.approx(float((plain * view).sum(1).min()), abs=1e-6)
