@@ -60,6 +60,8 @@ def test_times_repeats_a_round(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[[rounds]]\ntimes = 3\nmethod = "A"\n')
     assert [each.method for each in load_recipe(file).rounds] == ["A", "A", "A"]
+    file.write_text('[[rounds]]\ntimes = 1\nmethod = "A"\n')
+    assert [each.method for each in load_recipe(file).rounds] == ["A"]
 
 
 @pytest.mark.parametrize(

@@ -34,4 +34,4 @@ class Criteria:
     @property
     def random_memory(self) -> bool:
         """Whether random rows of the memory bank are negatives."""
-        return self.method in ("B", "C")
+        return self.method in ("B", "C") and self.random_negatives > 0
