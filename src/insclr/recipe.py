@@ -77,6 +77,9 @@ class MiningRecipe:
     ignore_above: float | Auto | Off = knob(
         "off", "unchosen candidates more similar to the anchor than this are neither positive nor negative"
     )
+    memory_positives: bool = knob(
+        True, "mined candidates stand in the loss as bank rows; false: only as members drawn from them"
+    )
     pool_negatives: bool = knob(True, "candidates that are not positive are negatives, from the bank")
     ignore_nearest: int | Auto = knob(
         0, "an anchor's so many nearest images are never its negatives in the batch"

@@ -93,6 +93,7 @@ def calibrate(
         floor=optional("memory_floor", mining.memory_floor, measured.floor()),
         repeats=mining.repeats,
         random_negatives=mining.random_negatives,
+        memory_positives=mining.memory_positives,
         pool_negatives=mining.pool_negatives,
         ignore_above=optional("ignore_above", mining.ignore_above, measured.doubt()),
         ignore_nearest=int(number("ignore_nearest", mining.ignore_nearest, nearest)),

@@ -24,6 +24,7 @@ class Criteria:
     margin: float
     normalise: Literal["sum", "mean"]
     similarity: Literal["cosine", "overlap"] = "cosine"  # what decides, in every step or once a round
+    memory_positives: bool = True  # whether mined candidates attract as bank rows
     pool_negatives: bool = True  # whether the rest of the pool is pushed away
 
     @property

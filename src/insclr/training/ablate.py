@@ -73,6 +73,7 @@ _PRINTED = (
     "rounds.mining.ignore_above=off",
     "rounds.mining.ignore_nearest=0",
     "rounds.mining.pool_negatives=true",
+    "rounds.mining.memory_positives=true",
     "rounds.mining.random_negatives=100000",
 )
 # The tables of the paper, as ready lists; the base recipe is the user's choice.

@@ -115,7 +115,10 @@ def contrast(
     """The loss of these tuples; `generator` draws the random bank rows of methods B and C."""
     device = batch.plain.device
     bank = shared_ids = shared_bank = None
-    if decision.pool_ids is not None and decision.expansion is not None and not criteria.pool_negatives:
+    if not (criteria.memory_positives or criteria.pool_negatives):
+        # Nothing of the pool stands in the loss: what was mined comes as members of the tuples, with gradient.
+        decision = replace(decision, pool_ids=None, eligible=None, expansion=None)
+    elif decision.pool_ids is not None and decision.expansion is not None and not criteria.pool_negatives:
         # The rest of the pool plays no part: only the mined rows need to be read.
         columns, real = compact(decision.expansion.positives)
         decision = replace(
