@@ -30,7 +30,7 @@ def test_numbers_are_measured_by_own_views_and_come_with_their_reason() -> None:
     own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, 12)
     assert found.criteria.batch_threshold == own.threshold
     assert found.criteria.floor == pytest.approx(0.9 * own.shared)
-    assert found.criteria.k == 3
+    assert found.criteria.k == 6
     assert found.criteria.ignore_nearest == 24
     names = [reason.split(" = ")[0] for reason in found.reasons]
     assert names == ["batch_threshold", "k", "memory_floor", "ignore_above", "ignore_nearest"]

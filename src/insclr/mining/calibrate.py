@@ -19,7 +19,7 @@ _ACTIVE_NEGATIVES = 0.10
 # the neighbourhood that makes a pair doubtful; and the memory positives, of the pictures of a thing.
 _LIKE_OWN_VIEW = 0.9
 _OVERLAP_DOUBT = 0.2
-_OF_A_THING = 0.25
+_OF_A_THING = 0.5
 
 
 @dataclass(frozen=True)
@@ -150,4 +150,4 @@ class _MeasuredByViews(_Measured):
         return _OVERLAP_DOUBT, "share of the neighbourhood in common"
 
     def k(self) -> _Found:
-        return max(2, round(_OF_A_THING * self.size)), "a quarter of the pictures of a thing"
+        return max(2, round(_OF_A_THING * self.size)), "half of the pictures of a thing"
