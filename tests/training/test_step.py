@@ -41,6 +41,7 @@ def test_mined_pictures_attract_as_bank_rows_or_only_as_members() -> None:
 
     _, in_memory = loss(_CRITERIA)
     assert in_memory == 2
+    assert decide(batch, pool, banks, _CRITERIA, verdicts).mined == 2
     alone, none = loss(replace(_CRITERIA, memory_positives=False))
     assert none == 0
     # By hand: each of a tuple's two images attracts the other, and repels what neither tuple's verdict excuses.

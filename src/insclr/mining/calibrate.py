@@ -55,18 +55,16 @@ def calibrate(
     Where overlaps decide, what was `seen` of the images, their pool (N, P) and the pictures a thing has are needed.
     """
     mining, pairs = recipe.mining, random_pairs(descriptors)
-    measured: _Measured
-    if mining.similarity == "cosine":
-        measured = _Measured(pairs)
-    elif seen is not None and pool_ids is not None:
+    measured = _Measured(pairs)
+    if mining.similarity == "overlap" and seen is not None and pool_ids is not None:
         own = measure_own_views(seen, random_pairs(seen.deciding), pool_ids, size)
         measured = _MeasuredByViews(pairs, own, size, recipe.method)
-    elif "auto" in (mining.batch_threshold, mining.memory_floor):
+    elif mining.similarity == "overlap" and "auto" in (
+        mining.batch_threshold, mining.memory_floor, mining.ignore_above, mining.k
+    ):  # fmt: skip
         raise UserError(
             "Mining by overlap with automatic thresholds needs views: cached_views must be 1 or more."
         )
-    else:
-        measured = _Measured(pairs)
     reasons: list[str] = []
 
     def number(name: str, value: float | str, found: _Found) -> float:

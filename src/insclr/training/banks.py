@@ -101,6 +101,7 @@ def embed_all(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
 def embed_evidence(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
     """What the network sees in pooled features (N, C) and those of the views (V, N, C)."""
     parts = []
+    views = views if voted else views[:1]  # the others would decide nothing
     for rows in torch.arange(len(plain)).split(_FILL_ROWS):
         seen = torch.stack([embed_all(network, view[rows]) for view in views])
         parts.append(evidence(embed_all(network, plain[rows]), seen, voted=voted))

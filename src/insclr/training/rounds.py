@@ -100,7 +100,11 @@ def train_round(this: Round) -> int:
             if recipe.refresh_bank and step % recipe.refresh_bank == 0:
                 _refresh(this, step)
             shown = _log(
-                this, step, value.__dict__ | _precision(this, batch, decision) | {"lr_factor": factor}
+                this,
+                step,
+                value.__dict__
+                | {"bank_positives": decision.mined, "lr_factor": factor}
+                | _precision(this, batch, decision),
             )
             bar.advance(1, **shown)
             if step == _TIMED_STEPS and this.seconds:

@@ -42,6 +42,11 @@ class Decision:
     eligible: Tensor | None  # (T, P) bool
     expansion: Expansion | None
 
+    @property
+    def mined(self) -> float:
+        """Positives that a tuple has in the memory on average, whether or not they stand in the loss."""
+        return 0.0 if self.expansion is None else float(self.expansion.positives.sum()) / len(self.selected)
+
 
 def decide(
     batch: Batch, pool: Pool, banks: MemoryBanks, criteria: Criteria, verdicts: Verdicts | None = None

@@ -155,18 +155,20 @@ class _Training:
         # A random FC has nothing to say yet, so the first pool goes without it; else the new bank is the input.
         bare = index == 0 and self.recipe.network.start == "random"
         descriptors = features.plain if bare else banks.plain.features
+        by_overlap = recipe.mining.similarity == "overlap"
         seen = None
         if len(features.views):
-            seen = embed_evidence(network, features.plain, features.views, voted=votes(recipe.method))
-        deciding = seen.deciding if seen and recipe.mining.similarity == "overlap" else descriptors
+            voted = by_overlap and votes(recipe.method)
+            seen = embed_evidence(network, features.plain, features.views, voted=voted)
+        deciding = seen.deciding if seen and by_overlap else descriptors
         assert recipe.pool != "auto"
         pool = round_pool(deciding, recipe.pool, self._scratch(number), self.ranks, self.device)
-        size = self.size or estimate_size(pool.ids)
+        size = self.size or (estimate_size(pool.ids) if by_overlap else 0)
         calibration = self.ranks.from_first(
             calibrate(recipe, descriptors, seen, pool.ids, size) if self.ranks.first else None
         )
         verdicts = None
-        if recipe.mining.similarity == "overlap":
+        if by_overlap:
             shared = neighbour_overlap(pool.ids, size)
             verdicts = judge(pool, shared, calibration.criteria, recipe.neighbours)
         self._note_start(number, descriptors, pool, calibration, verdicts)
