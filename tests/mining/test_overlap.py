@@ -36,7 +36,20 @@ def _things(sizes: list[int], spread: float, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("pictures", [3, 10, 30])
 def test_the_estimate_follows_the_number_of_pictures_of_a_thing(pictures: int) -> None:
     ids = _pool(_things([pictures] * (600 // pictures), spread=0.7), 100)
-    assert pictures / 2 <= estimate_size(ids) <= 2.5 * pictures
+    assert pictures / 3 <= estimate_size(ids) <= pictures  # half of them, on a coarse scale
+
+
+def test_a_family_of_look_alikes_is_not_taken_for_one_thing() -> None:
+    # Eight families of six things, eight pictures each: cohesion peaks at the thing and again at the family.
+    generator = torch.Generator().manual_seed(0)
+    families = torch.randn(8, 1, 64, generator=generator)
+    centres = (families + 0.7 * torch.randn(8, 6, 64, generator=generator)).flatten(0, 1)
+    pictures = centres[:, None] + 0.45 * torch.randn(48, 8, 64, generator=generator)
+    assert 3 <= estimate_size(_pool(pictures.flatten(0, 1), 100)) <= 8
+
+
+def test_a_small_collection_is_not_taken_for_a_few_large_things() -> None:
+    assert estimate_size(_pool(torch.randn(120, 4), 60)) <= 3
 
 
 def test_the_estimate_of_a_tiny_collection_is_possible() -> None:

@@ -14,9 +14,10 @@ from torch import Tensor
 _MARKS = 1 << 28  # bytes of membership marks held at once
 # Sizes of a thing that are told apart; in between there is little to gain.
 _SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
-_FLAT = 0.02  # cohesion this near to its minimum has stopped falling
-_APART = 0.85  # cohesion of neighbourhoods that are things of their own
-LIKELY = 0.6  # overlap above which two images are taken for pictures of one thing
+_LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
+_CLEAR = 0.005  # a change of cohesion that is more than chance
+_APART = 0.85  # cohesion that only things of their own have
+_THINGS = 40  # a collection is taken to have so many, at least
 _SAMPLED = 1500
 
 
@@ -56,25 +57,48 @@ def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, images: int) -> 
 
 
 def estimate_size(pool_ids: Tensor, seed: int = 0) -> int:
-    """How many pictures a thing has, roughly: the k for query sets of this collection.
+    """How many pictures of a thing hold together: the k for query sets of this collection.
 
-    Cohesion is the mean overlap of an image with its k nearest. Where things stand apart it is near 1 up to their
-    size, and the largest such k is theirs. Where they run into each other it falls while k grows through the
-    pictures of one thing and is level beyond: the first level k. Of the k up to there, the one that mines most.
+    Cohesion is the mean overlap of an image with its k nearest. Where things stand apart it rises to a first peak as
+    k takes in the whole thing (a later one belongs to a family of look-alikes); a query set of half of that holds few
+    strangers. Where things run into each other it only falls, and is level from about the size of a thing on.
+    Too small a k mines a little less, too large a k mines look-alikes: a small collection must not have few things.
     """
     images, size = pool_ids.shape
     sizes = [k for k in _SIZES if k <= min(size, max(2, images // 4))] or [size]
-    generator = torch.Generator().manual_seed(seed)
-    sample = torch.randperm(images, generator=generator)[:_SAMPLED]
-    cohesion, mined = [], []
+    cohesion = _cohesion(pool_ids, sizes, seed)
+    peak = _first_peak(cohesion)
+    if peak is not None:
+        found = max(k for k in sizes if k <= max(2, sizes[peak] // 2))
+    else:
+        level = min(cohesion) + _LEVEL * (max(cohesion) - min(cohesion))
+        found = next(k for k, value in zip(sizes, cohesion, strict=True) if value <= level)
+    return min(found, max(sizes[0], images // _THINGS))
+
+
+def _cohesion(pool_ids: Tensor, sizes: list[int], seed: int) -> list[float]:
+    """Mean overlap of an image with its k nearest, for every k; on a sample of the images."""
+    images = len(pool_ids)
+    sample = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:_SAMPLED]
+    found = []
     for k in sizes:
         nearest = pool_ids[:, :k].long()
         rows = sample.split(max(1, _MARKS // max(images, k * k * 8)))
         shared = torch.cat([_overlap(part, nearest[part], nearest, images)[0].float() for part in rows])
-        cohesion.append(float(shared.mean()))
-        mined.append(float((shared > LIKELY).sum(1).float().mean()))
-    if max(cohesion) >= _APART:
-        last = max(i for i, value in enumerate(cohesion) if value >= _APART - 0.05)
-    else:
-        last = next(i for i, value in enumerate(cohesion) if value <= min(cohesion) + _FLAT)
-    return sizes[max(range(last + 1), key=lambda i: mined[i])]
+        found.append(float(shared.mean()))
+    return found
+
+
+def _first_peak(values: list[float]) -> int | None:
+    """Where they first turn down after a clear rise, or from the top; None if they never do."""
+    lowest, top = values[0], 0
+    for i, value in enumerate(values):
+        if value > values[top]:
+            top = i
+        has_risen = values[top] > lowest + _CLEAR or values[top] > _APART
+        if has_risen and value < values[top] - _CLEAR:
+            return top
+        if not has_risen:
+            lowest = min(lowest, value)
+            top = i
+    return None
