@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from insclr.data.tuples import TupleSampler
-from insclr.mining.bank import MemoryBank
 from insclr.mining.calibrate import random_pairs
+from insclr.mining.mapped_bank import MappedBank
 from insclr.training.distributed import Ranks
 from insclr.training.pools import round_pool
 from table import Row, milliseconds
@@ -47,11 +47,12 @@ def _sampler() -> Row:
 def _bank() -> Row:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as scratch:
         banks = {
-            str(size): MemoryBank(size, DIM, torch.float16, Path(scratch) / f"{size}.bank") for size in SIZES
+            str(size): MappedBank(size, DIM, torch.float16, Path(scratch) / f"{size}.bank", shared=True)
+            for size in SIZES
         }
         rows = torch.randn(64, DIM)
 
-        def work(bank: MemoryBank) -> None:
+        def work(bank: MappedBank) -> None:
             for step in range(20):
                 bank.write(torch.randint(len(bank), (64,)), rows, step)
 

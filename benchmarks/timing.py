@@ -15,13 +15,13 @@ def in_turns(
     rivals: Mapping[str, Callable[[], object]],
     turns: int,
     warm: int = 1,
-    before: Callable[[], object] = lambda: None,
+    before: Callable[[str], object] = lambda _: None,
 ) -> dict[str, float]:
-    """Median seconds of each rival over so many turns, after `warm` ones; `before` each, off the clock."""
+    """Median seconds of each rival over so many turns, after `warm` ones; `before` (its name) off the clock."""
     times: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(warm + turns):
         for name, work in rivals.items():
-            before()
+            before(name)
             took = seconds(work)
             if turn >= warm:
                 times[name].append(took)

@@ -1,7 +1,3 @@
-import errno
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +7,14 @@ from hypothesis import strategies as st
 
 from insclr.errors import UserError
 from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.mining.mapped_bank import MappedBank
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "shared file"])
 def bank(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBank:
-    return MemoryBank(6, 2, path=tmp_path / "bank.bin" if request.param == "file" else None)
+    if request.param == "memory":
+        return MemoryBank(6, 2)
+    return MappedBank(6, 2, torch.float32, tmp_path / "bank.bin", shared=request.param == "shared file")
 
 
 def test_rows_come_back_as_written_in_any_shape(bank: MemoryBank) -> None:
@@ -56,8 +55,8 @@ def test_reading_gives_a_copy_without_gradient(bank: MemoryBank) -> None:
 
 
 def test_half_precision_rows_are_read_as_float32(tmp_path: Path) -> None:
-    for path in (None, tmp_path / "half.bin"):
-        bank = MemoryBank(3, 4, dtype=torch.float16, path=path)
+    banks = MemoryBank(3, 4, torch.float16), MappedBank(3, 4, torch.float16, tmp_path / "half.bin")
+    for bank in banks:
         bank.write(torch.tensor([1]), torch.full((1, 4), 0.1), step=0)
         read = bank.read(torch.tensor([1]))
         assert read.dtype == torch.float32
@@ -77,47 +76,6 @@ def test_a_checkpoint_restores_rows_and_freshness(bank: MemoryBank, tmp_path: Pa
 def test_a_checkpoint_of_another_size_is_refused() -> None:
     with pytest.raises(UserError, match="6 rows of 2, this run needs 6 rows of 3"):
         MemoryBank(6, 3).load_state_dict(MemoryBank(6, 2).state_dict())
-
-
-def test_two_processes_see_one_file(tmp_path: Path) -> None:
-    bank = MemoryBank(5, 3, path=tmp_path / "bank.bin")
-    bank.write(torch.tensor([1]), torch.full((1, 3), 2.0), step=0)
-    program = (
-        "import sys, torch; from pathlib import Path; from insclr.mining.bank import MemoryBank\n"
-        "bank = MemoryBank(5, 3, path=Path(sys.argv[1]))\n"
-        "bank.write(torch.tensor([4]), 2 * bank.read(torch.tensor([1])), step=0)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "bank.bin")], check=True, env=os.environ)
-    assert bank.read(torch.tensor([4])).tolist() == [[4, 4, 4]]
-
-
-def test_giving_pages_back_loses_nothing(tmp_path: Path) -> None:
-    bank = MemoryBank(50, 64, path=tmp_path / "bank.bin", resident_bytes=1)
-    rows = torch.rand(50, 64)
-    for i in range(50):
-        bank.write(torch.tensor([i]), rows[i : i + 1], step=i)
-    assert torch.equal(bank.read(torch.arange(50)), rows)
-
-
-def test_a_bank_file_of_another_size_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "bank.bin"
-    path.write_bytes(b"x" * 100)
-    with pytest.raises(UserError, match="holds 100 bytes, this run needs 48"):
-        MemoryBank(4, 3, path=path)
-    assert path.read_bytes() == b"x" * 100
-
-
-def test_a_bank_that_does_not_fit_the_disk_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full_disk(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full_disk)
-    path = tmp_path / "bank.bin"
-    with pytest.raises(UserError, match=r"No space for the memory bank .*float16"):
-        MemoryBank(1000, 16, path=path)
-    assert not path.exists()
 
 
 def test_both_banks_are_written_together() -> None:

@@ -1,5 +1,6 @@
 """The candidate pool: for every image its P nearest neighbours in the whole collection (paper, Overview)."""
 
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +21,18 @@ class Pool:
     ids: Tensor  # (N, P) int32
     similarities: Tensor  # (N, P) float16 or float32, descending
     recall: float = 1.0  # share of the true neighbours found; below 1 only for an approximate pool
+    maps: tuple[mmap.mmap, ...] = ()  # the files it is mapped from, if it is
 
     @property
     def size(self) -> int:
         """P, the number of candidates an image has."""
         return int(self.ids.shape[1])
+
+    def give_back(self) -> None:
+        """Let go of the mapped pages that were touched: every step touches others, and they would add up."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for one in self.maps:
+                one.madvise(mmap.MADV_DONTNEED)
 
 
 def build_pool(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.mining.mapped_bank import MappedBank
 from insclr.mining.own_views import Evidence, evidence
 from insclr.model.network import DescriptorNetwork
 from insclr.training.distributed import Ranks
@@ -58,7 +59,7 @@ def open_banks(
     if not shared and not large:
         return RoundBanks(MemoryBank(rows, dim, dtype), MemoryBank(rows, dim, dtype))
     files = {name: folder / f"node-{ranks.node}-{name}.bank" for name in _NAMES}
-    plain, augmented = (MemoryBank(rows, dim, dtype, path=files[name]) for name in _NAMES)
+    plain, augmented = (MappedBank(rows, dim, dtype, files[name], shared=shared) for name in _NAMES)
     return RoundBanks(plain, augmented, files)
 
 

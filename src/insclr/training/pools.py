@@ -1,6 +1,7 @@
 """The candidate pool of a round: built by all ranks, and memory-mapped where it is large."""
 
 import logging
+import mmap
 from pathlib import Path
 
 import torch
@@ -57,10 +58,14 @@ def map_large_pool(pool: Pool, folder: Path, ranks: Ranks, *, large: int = _LARG
             with whole_file(files[name]) as scratch:
                 part.contiguous().numpy().tofile(scratch)
     ranks.barrier()
-    mapped = {
-        name: torch.from_file(str(files[name]), shared=False, size=part.numel(), dtype=part.dtype).view_as(
-            part
-        )
-        for name, part in parts.items()
-    }
-    return Pool(mapped["ids"], mapped["similarities"], pool.recall)
+    maps = {name: _map(file) for name, file in files.items()}
+    ids, similarities = (
+        torch.frombuffer(maps[name], dtype=part.dtype).view_as(part) for name, part in parts.items()
+    )
+    return Pool(ids, similarities, pool.recall, tuple(maps.values()))
+
+
+def _map(file: Path) -> mmap.mmap:
+    with file.open("rb") as opened:
+        # Private, so that torch may take it for writable; nobody writes.
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

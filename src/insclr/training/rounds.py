@@ -83,6 +83,7 @@ def train_round(this: Round) -> int:
                 this.banks.augmented.write(everyone.ids, everyone.augmented, step)
             decision = decide(batch, this.pool, this.banks, this.criteria, this.verdicts)
             value = contrast(batch, decision, this.pool, this.banks, this.criteria, generator, this.verdicts)
+            this.pool.give_back()
             if not torch.isfinite(value.loss):
                 raise UserError(_not_a_number(this, step, optimizer))
 

@@ -1,6 +1,6 @@
 """Where an iteration's features come from: images through the network, cached maps, or cached pooled features."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -55,6 +55,7 @@ class ImageSource:
         skipped: Skipped,
         cache: DecodedCache | None = None,
         ranks: Ranks | None = None,
+        announce: Callable[[Tensor], None] = lambda _: None,
     ) -> None:
         self.network = network
         self.images = images
@@ -65,6 +66,7 @@ class ImageSource:
         self.skipped = skipped
         self.cache = cache
         self.ranks = ranks or Ranks()
+        self.announce = announce  # is told the tuples (T, M) before the network is at work on them
         self.device = next(network.parameters()).device
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
@@ -88,11 +90,12 @@ class ImageSource:
             trained = self.network if ranks.alone else _averaging(self.network)
             for step, seen in enumerate(batches, first):
                 assert seen.augmented is not None
+                ids = seen.ids.view(shape)
+                self.announce(ids)
                 described, scales = self._plain(seen.plain)
                 self.network.train()
                 augmented = self._describe(trained, seen.augmented[0].to(self.device, non_blocking=True))
                 described = augmented.detach() if described is None else described
-                ids = seen.ids.view(shape)
                 replaced = ids != self._ids(step)
                 yield self._batch(
                     ids.to(self.device),

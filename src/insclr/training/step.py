@@ -88,6 +88,15 @@ def decide(
     return Decision(selected, similarities, pool_ids, eligible, expansion)
 
 
+def announce(tuple_ids: Tensor, pool: Pool, banks: MemoryBanks, criteria: Criteria) -> None:
+    """Say which bank rows the tuples (T, M) will need, before the network has seen their images."""
+    if criteria.mines_memory and criteria.similarity == "cosine":
+        pool_ids = pool.ids[tuple_ids[:, 0].cpu()].long()
+        banks.plain.ahead(pool_ids)
+        if criteria.pool_negatives:
+            banks.augmented.ahead(pool_ids)
+
+
 def _look_up(batch: Batch, pool: Pool, criteria: Criteria, verdicts: Verdicts) -> Decision:
     anchors, device = batch.ids[:, 0].cpu(), batch.ids.device
     pool_ids = pool.ids[anchors].to(device).long()  # (T, P)

@@ -40,6 +40,7 @@ from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
 from insclr.training.sources import CachedSource, ImageSource, LateSource, Source
 from insclr.training.start import apply_start, pca_start, views_start
+from insclr.training.step import announce
 from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
@@ -200,6 +201,7 @@ class _Training:
                 skipped=self.skipped,
                 cache=self.described.decoded(self.images, recipe),
                 ranks=ranks,
+                announce=lambda ids: announce(ids, pool, banks, calibration.criteria),
             )
         this = Round(
             number=number,
