@@ -59,8 +59,9 @@ def test_a_disk_error_behind_the_network_is_not_lost(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "pwrite", broken)
     bank.write(torch.tensor([1]), torch.ones(1, 2), step=0)
+    bank.write(torch.tensor([2]), torch.ones(1, 2), step=1)
     with pytest.raises(OSError, match="Input/output"):
-        bank.write(torch.tensor([2]), torch.ones(1, 2), step=1)
+        bank.write(torch.tensor([3]), torch.ones(1, 2), step=2)
 
 
 def test_two_processes_see_one_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ written rows go to the file behind its back; a row that is on its way is taken f
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,18 @@ from insclr.mining.bank import MemoryBank
 # The kernel maps up to this many bytes of cached file around a touched page: a huge page where it can.
 _FAULT_AROUND = 2 * 2**20
 _SWEPT_ROWS = 1024
+
+
+_Take = Callable[[Tensor, Tensor, Tensor], object]  # features, ids, where to
+
+
+def _take(features: Tensor, ids: Tensor, rows: Tensor) -> None:
+    torch.index_select(features, 0, ids, out=rows)
+
+
+def _take_alone(features: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """In this thread alone: torch's threads would take the processors away from the network."""
+    np.take(features.numpy(), ids.numpy(), axis=0, out=rows.numpy(), mode="clip")
 
 
 @dataclass
@@ -67,13 +80,13 @@ class MappedBank(MemoryBank):
         self._map = _map_file(path, rows * dim * dtype.itemsize)
         self._file = path.open("r+b", buffering=0)
         super().__init__(rows, dim, dtype)
-        self._array = self._features.numpy()
         self._shared = shared
         self._resident_bytes = resident_bytes
         self._touched_bytes = 0
         # One thread: what was ordered first is done first, so a reading sees all earlier writes.
         self._worker = ThreadPoolExecutor(1, "memory-bank")
-        self._writing: tuple[Future[None], _Written] | None = None
+        self._pending: _Written | None = None  # not ordered to be written yet
+        self._writing: Future[None] | None = None
         self._ahead: _Ahead | None = None
         self._swept = self._narrow[:0]
 
@@ -88,16 +101,25 @@ class MappedBank(MemoryBank):
 
     def _settle(self) -> None:
         """Wait until all rows are in the file; what went wrong there is raised here."""
+        self._begin_writing()
         if self._writing is not None:
-            self._writing[0].result()
+            self._writing.result()
             self._writing = None
+
+    def _begin_writing(self) -> None:
+        if self._pending is not None:
+            if self._writing is not None:
+                self._writing.result()
+            self._writing = self._worker.submit(self._write_rows, self._pending)
+            self._pending = None
 
     def _store(self, ids: Tensor, rows: Tensor) -> None:
         written = _Written(ids, rows.contiguous())
         if self._ahead is not None:
             self._ahead.since.append(written)
-        self._settle()
-        self._writing = self._worker.submit(self._write_rows, written), written
+        self._begin_writing()
+        # Now the processors are needed for mining; it is written when the network is at work again.
+        self._pending = written
         if self._shared:
             self._settle()
 
@@ -107,7 +129,7 @@ class MappedBank(MemoryBank):
 
     def _store_block(self, first: int, rows: Tensor) -> None:
         self._settle()
-        self._ahead = None
+        self._stop_reading()
         self._write_block(first, rows.contiguous())
 
     def _write_block(self, first: int, rows: Tensor) -> None:
@@ -124,23 +146,30 @@ class MappedBank(MemoryBank):
     def ahead(self, ids: Tensor) -> None:
         """Begin to read the rows `ids`, for a `read` of just these."""
         flat = ids.reshape(-1).cpu().long()
-        self._ahead = _Ahead(flat, self._worker.submit(self._sweep, flat))
+        self._begin_writing()
+        self._ahead = _Ahead(flat, self._worker.submit(self._sweep, flat, _take_alone))
+
+    def _stop_reading(self) -> None:
+        """Forget what was announced, when nobody writes into its buffer any more."""
+        if self._ahead is not None:
+            self._ahead.swept.result()
+            self._ahead = None
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
         flat = ids.reshape(-1).cpu().long()
         if self._ahead is None or not torch.equal(self._ahead.flat, flat):
-            self.ahead(ids)
-        assert self._ahead is not None
+            self._stop_reading()
+            self._settle()
         ahead, self._ahead = self._ahead, None
-        swept, places = ahead.swept.result()
+        swept, places = self._sweep(flat, _take) if ahead is None else ahead.swept.result()
         rows = self._buffers.lend((len(flat), self.dim))
         self._widen(swept, places, rows)
-        for written in ahead.since:
+        for written in ahead.since if ahead else ():
             written.put_into(rows, flat)
         return rows.view(*ids.shape, self.dim)
 
-    def _sweep(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def _sweep(self, flat: Tensor, take: _Take) -> tuple[Tensor, Tensor]:
         """Rows in the order of the file, so that each of its pages is mapped once, and can go when it is passed."""
         ordered, order = flat.sort()
         if len(self._swept) < len(ordered):
@@ -148,10 +177,7 @@ class MappedBank(MemoryBank):
         rows = self._swept[: len(ordered)]
         for start in range(0, len(ordered), _SWEPT_ROWS):
             block = ordered[start : start + _SWEPT_ROWS]
-            # By numpy, in this thread alone: torch would take the processors away from the network.
-            np.take(
-                self._array, block.numpy(), axis=0, out=rows[start : start + len(block)].numpy(), mode="clip"
-            )
+            take(self._features, block, rows[start : start + len(block)])
             self._touched(len(block))
         return rows, torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
 
