@@ -23,10 +23,10 @@ from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAIN_DIMENSIONS = 128
+MAIN_DIMENSIONS = 192
 QUERY_ROWS = 16384  # rows searched together at most
 CHUNK = 16  # scores move in runs of one cache line
-LARGEST_LIST = 8 * CHUNK
+LARGEST_LIST = 16 * CHUNK
 SCALE = 2**31 / 1.01  # similarities as integers; one may exceed 1 by a rounding error
 SAMPLE = 256  # rows whose exact neighbours choose how much to probe, and measure the recall
 
@@ -125,7 +125,7 @@ def _main_directions(sample: Tensor) -> Tensor:
 
 def _default_lists(images: int) -> int:
     """Enough lists that a few per cent of them suffice, few enough that finding those stays cheap."""
-    return int(min(max(16, 6 * images**0.5), images / 8))
+    return int(min(max(16, 5 * images**0.5), images / 8))
 
 
 def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int = 3) -> Tensor:
@@ -183,7 +183,10 @@ def _search(
 ) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray]]:
     """Blocks of (rows, similarities, ids): rows that are neighbours in the lists are searched together."""
     threads = torch.get_num_threads()
-    block = max(256, min(QUERY_ROWS, block_bytes // (4 * width * threads)))
+    most = max(256, min(QUERY_ROWS, block_bytes // (4 * width * threads)))
+    # As many blocks for each thread, all of one size: none waits for another's last block.
+    blocks = -(-len(features) // (most * threads)) * threads
+    block = -(-len(features) // blocks)
     own = threading.local()
 
     def search(first: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
