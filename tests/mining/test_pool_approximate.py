@@ -76,13 +76,6 @@ def test_rows_whose_lists_are_too_short_are_searched_exactly(monkeypatch: pytest
     assert torch.equal(pool.ids[short], build_pool(features, 30).ids[short])
 
 
-def test_large_collections_alone_are_approximated_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = things(4, 3000)
-    assert build_pool(features, 30, approximate=None).recall == 1.0
-    monkeypatch.setattr("insclr.mining.pool.APPROXIMATE_FROM", 3000)
-    assert build_pool(features, 30, approximate=None).recall < 1.0
-
-
 def test_every_row_is_in_one_list_and_no_list_is_too_long() -> None:
     features = torch.cat([things(5, 900), things(6, 1).expand(600, -1)])  # 600 identical images among others
     index = make_lists(features, 40, torch.Generator().manual_seed(0))

@@ -279,3 +279,21 @@ def test_a_large_pool_moves_to_files_unchanged(tmp_path: Path) -> None:
     assert torch.equal(mapped.ids, small.ids)
     assert mapped.similarities.dtype == torch.float16
     torch.testing.assert_close(mapped.similarities.float(), small.similarities, atol=1e-3, rtol=0)
+
+
+def test_a_large_collection_is_searched_approximately_and_its_recall_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(100, 1, 32, generator=generator)
+    pictures = (centres + 0.8 * torch.randn(100, 50, 32, generator=generator)).flatten(0, 1)
+    features = torch.nn.functional.normalize(pictures, dim=1)
+    device = torch.device("cpu")
+    pool = round_pool(features, 20, tmp_path, Ranks(), device, approximate_from=5000)
+    assert 0.9 < pool.recall < 1
+    assert "of the true neighbours" in caplog.text
+    blocks = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    again = round_pool(features, 20, tmp_path, Ranks(), device, approximate_from=5000)
+    assert torch.equal(pool.ids, again.ids)
+    assert blocks == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}  # nothing was done twice
+    assert round_pool(features, 20, tmp_path, Ranks(), device).recall == 1.0

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.nearest import BLOCK_BYTES, nearest_rows
-from insclr.mining.pool_approximate import approximate_neighbours
+from insclr.mining.pool_approximate import make_plan, search
 
 BLOCK_ROWS = 8192  # rows finished together
-APPROXIMATE_FROM = 50_000  # images; below, the exact pool takes a minute at most
 
 
 @dataclass(frozen=True)
@@ -42,22 +41,25 @@ def build_pool(
     block_bytes: int = BLOCK_BYTES,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-    approximate: bool | None = False,
+    approximate: bool = False,
 ) -> Pool:
     """Find the pool of every row of `features` (N, D), unit rows in any float type.
 
     Scores live in blocks of about `block_bytes` on `device` (default: where the features are); the pool
     itself is on the CPU, its similarities in `dtype` (float16 halves them for millions of images).
-    `approximate` trades 5 % of the neighbours for time, on a CPU; None does so for large collections.
+    `approximate` trades 5 % of the neighbours for time, on a CPU.
     """
     check_pool_size(len(features), size)
     on_cpu = torch.device(features.device if device is None else device).type == "cpu"
-    if on_cpu and (len(features) >= APPROXIMATE_FROM if approximate is None else approximate):
-        found = approximate_neighbours(features, size, block_bytes=block_bytes, dtype=dtype)
-        if found is not None:
-            return Pool(found.ids, found.similarities, found.recall)
+    plan = None
+    if on_cpu and approximate:
+        plan = make_plan(features, size, block_bytes=block_bytes)
     ids = torch.empty(len(features), size, dtype=torch.int32)
     similarities = torch.empty(len(features), size, dtype=dtype)
+    if plan is not None:
+        for rows, values, nearest in search(features, plan, 0, len(features), block_bytes=block_bytes):
+            ids[rows], similarities[rows] = nearest, values.to(dtype)
+        return Pool(ids, similarities, plan.recall(ids))
     for start in range(0, len(features), BLOCK_ROWS):
         rows = torch.arange(start, min(start + BLOCK_ROWS, len(features)))
         values, nearest = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)

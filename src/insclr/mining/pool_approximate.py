@@ -32,15 +32,6 @@ SAMPLE = 256  # rows whose exact neighbours choose how much to probe, and measur
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Approximate nearest rows of every row, best first, and the share of the true ones among them."""
-
-    ids: Tensor  # (N, P) int32
-    similarities: Tensor  # (N, P)
-    recall: float
-
-
-@dataclass(frozen=True)
 class Lists:
     """The rows sorted into lists of similar ones, each at most `LARGEST_LIST` long."""
 
@@ -64,7 +55,28 @@ class Lists:
         return (self.start.diff() + CHUNK - 1) // CHUNK
 
 
-def approximate_neighbours(
+@dataclass(frozen=True)
+class Plan:
+    """How a collection is searched, and the sample of rows with known neighbours that chose it."""
+
+    lists: Lists
+    width: int  # scores a row gets
+    sample: Tensor  # (S,) row ids
+    true_ids: Tensor  # (S, P) their nearest rows
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return int(self.true_ids.shape[1])
+
+    def recall(self, ids: Tensor) -> float:
+        """The share of the sample's true neighbours that were found: `ids` (N, P) of all rows."""
+        # Both sides are sets of distinct ids: a true neighbour is found where it equals any of the row's.
+        pairs = zip(self.true_ids, ids[self.sample], strict=True)
+        return float(torch.stack([torch.isin(true, found).float().mean() for true, found in pairs]).mean())
+
+
+def make_plan(
     features: Tensor,
     size: int,
     *,
@@ -72,9 +84,8 @@ def approximate_neighbours(
     lists: int | None = None,
     seed: int = 0,
     block_bytes: int = BLOCK_BYTES,
-    dtype: torch.dtype = torch.float32,
-) -> Neighbours | None:
-    """The `size` nearest rows of each of `features` (N, D), missing about 1 - `recall` of them.
+) -> Plan | None:
+    """A plan that finds the `size` nearest rows of each of `features` (N, D), missing about 1 - `recall` of them.
 
     How many lists a row probes is chosen on a sample of rows. None where a quarter of the collection or more
     would have to be probed: the exact search is the better one then.
@@ -84,20 +95,21 @@ def approximate_neighbours(
     sample = torch.randperm(len(features), generator=generator)[:SAMPLE]
     _, true_ids = nearest_rows(features, sample, size, block_bytes=block_bytes)
     width = _probe_width(features, index, sample, true_ids, recall)
-    if width is None:
-        return None
-    ids = torch.empty(len(features), size, dtype=torch.int32)
-    similarities = torch.empty(len(features), size, dtype=dtype)
-    for rows, values, found in _search(features, index, size, width, block_bytes):
-        ids[rows], similarities[rows] = torch.from_numpy(found), torch.from_numpy(values).to(dtype)
-        # A row among very short lists may have met fewer than `size` others: search for it exactly.
-        short = rows[torch.from_numpy(values[:, -1] < -0.98)]
-        if len(short):
-            exact, exact_ids = nearest_rows(features, short, size, block_bytes=block_bytes)
-            ids[short], similarities[short] = exact_ids.int(), exact.to(dtype)
-    # Both sides are sets of distinct ids: a true neighbour is found where it equals any of the row's.
-    hits = [torch.isin(true, found).float().mean() for true, found in zip(true_ids, ids[sample], strict=True)]
-    return Neighbours(ids, similarities, float(torch.stack(hits).mean()))
+    return None if width is None else Plan(index, width, sample, true_ids)
+
+
+def search(
+    features: Tensor, plan: Plan, first: int, last: int, *, block_bytes: int = BLOCK_BYTES
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Blocks of (rows, similarities, ids) for the rows first ... last - 1 in the order of the lists."""
+    for rows, values, found in _search(features, plan, first, last, block_bytes):
+        similarities, ids = torch.from_numpy(values), torch.from_numpy(found)
+        # A row among very short lists may have met fewer than P others: search for it exactly.
+        short = similarities[:, -1] < -0.98
+        if short.any():
+            exact, exact_ids = nearest_rows(features, rows[short], plan.size, block_bytes=block_bytes)
+            ids[short], similarities[short] = exact_ids.int(), exact
+        yield rows, similarities, ids
 
 
 def make_lists(features: Tensor, lists: int, generator: torch.Generator) -> Lists:
@@ -179,24 +191,24 @@ def _probe_width(
 
 
 def _search(
-    features: Tensor, index: Lists, size: int, width: int, block_bytes: int
+    features: Tensor, plan: Plan, first: int, last: int, block_bytes: int
 ) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray]]:
     """Blocks of (rows, similarities, ids): rows that are neighbours in the lists are searched together."""
-    threads = torch.get_num_threads()
-    most = max(256, min(QUERY_ROWS, block_bytes // (4 * width * threads)))
+    index, threads = plan.lists, torch.get_num_threads()
+    most = max(256, min(QUERY_ROWS, block_bytes // (4 * plan.width * threads)))
     # As many blocks for each thread, all of one size: none waits for another's last block.
-    blocks = -(-len(features) // (most * threads)) * threads
-    block = -(-len(features) // blocks)
+    blocks = -(-(last - first) // (most * threads)) * threads
+    block = -(-(last - first) // blocks)
     own = threading.local()
 
-    def search(first: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    def search_block(start: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
         if not hasattr(own, "scores"):
-            own.scores = _Scores(index, block, features.shape[1], width)
-        last = min(first + block, len(features))
-        own.scores.fill(features, first, last)
-        return index.rows[first:last], *own.scores.best(size, last - first)
+            own.scores = _Scores(index, block, features.shape[1], plan.width)
+        stop = min(start + block, last)
+        own.scores.fill(features, start, stop)
+        return index.rows[start:stop], *own.scores.best(plan.size, stop - start)
 
-    yield from _in_threads(search, range(0, len(features), block))
+    yield from _in_threads(search_block, range(first, last, block))
 
 
 def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

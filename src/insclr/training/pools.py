@@ -8,43 +8,55 @@ import torch
 from torch import Tensor
 
 from insclr.atomic import whole_file
-from insclr.mining.pool import APPROXIMATE_FROM, Pool, build_pool
-from insclr.mining.pool_file import build_pool_blocks, collect_pool, load_pool, save_pool
+from insclr.mining.pool import Pool, build_pool
+from insclr.mining.pool_approximate import Plan, make_plan
+from insclr.mining.pool_file import build_pool_blocks, collect_pool, load_plan, save_plan
 from insclr.training.distributed import Ranks
 
 logger = logging.getLogger(__name__)
 _LARGE = 50_000_000  # candidates
+_APPROXIMATE_FROM = 50_000  # images; below, the exact pool takes a minute at most
 
 
 def round_pool(
-    descriptors: Tensor, size: int, folder: Path, ranks: Ranks, device: torch.device, *, large: int = _LARGE
+    descriptors: Tensor,
+    size: int,
+    folder: Path,
+    ranks: Ranks,
+    device: torch.device,
+    *,
+    large: int = _LARGE,
+    approximate_from: int = _APPROXIMATE_FROM,
 ) -> Pool:
     """The pool of every image; what takes long is kept in `folder` and not done twice.
 
-    Exact, in blocks that the ranks share; approximate for a large collection on a CPU, where one rank is faster
-    than all of them would be with the exact one.
+    In blocks that the ranks share: exact, or approximate for a large collection on a CPU.
     """
     is_large = len(descriptors) * size > large
     dtype = torch.float16 if is_large else torch.float32
-    if device.type == "cpu" and len(descriptors) >= APPROXIMATE_FROM:
+    plan = None
+    if device.type == "cpu" and len(descriptors) >= approximate_from:
         with ranks.in_turn():
-            return _approximate(descriptors, size, folder / "pool.npz", dtype)
-    if ranks.alone and not is_large:
+            plan = _plan(descriptors, size, folder / "plan.npz")
+    elif ranks.alone and not is_large:
         return build_pool(descriptors, size, device=device)
     build_pool_blocks(
-        descriptors, size, folder, rank=ranks.rank, ranks=ranks.world, dtype=dtype, device=device
+        descriptors, size, folder, plan=plan, rank=ranks.rank, ranks=ranks.world, dtype=dtype, device=device
     )
     ranks.barrier()
-    return collect_pool(descriptors, size, folder)
+    pool = collect_pool(descriptors, size, folder, plan=plan)
+    if pool.recall < 1 and ranks.first:
+        logger.warning("the candidate pool holds %.1f %% of the true neighbours", 100 * pool.recall)
+    return pool
 
 
-def _approximate(descriptors: Tensor, size: int, file: Path, dtype: torch.dtype) -> Pool:
-    if not file.exists():
-        pool = build_pool(descriptors, size, dtype=dtype, approximate=None)
-        if pool.recall < 1:
-            logger.warning("the candidate pool holds %.1f %% of the true neighbours", 100 * pool.recall)
-        save_pool(file, pool)
-    return load_pool(file)
+def _plan(descriptors: Tensor, size: int, file: Path) -> Plan | None:
+    """How to search these descriptors: the first rank to come finds out, the others and a resumed run read it."""
+    made, plan = load_plan(file, descriptors, size)
+    if not made:
+        plan = make_plan(descriptors, size)
+        save_plan(file, plan, descriptors, size)
+    return plan
 
 
 def map_large_pool(pool: Pool, folder: Path, ranks: Ranks, *, large: int = _LARGE) -> Pool:
