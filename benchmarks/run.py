@@ -23,20 +23,20 @@ PARTS = {
     "cpu": "Settings of the network on a CPU",
 }
 NOTES = {
-    "step": """The bare network has its tensors in memory; the step decodes nothing either after the first epoch (the
-cache of decoded photos), but cuts views, reads and writes banks, mines and updates. On a quiet machine
-both sides are equal within a few per cent, so a ratio below 1 is chance.""",
-    "mining": """The network is stood in for by 0.1 s of rest, in which the announced bank rows are read by a thread of
-their own and the last step's are written; the third row has all of that on the clock. Resident memory is
-the process's peak.""",
+    "step": """The bare network has its tensors in memory; the step decodes nothing either after the first epoch
+(the cache of decoded photos), but cuts views, reads and writes banks, mines and updates. On a quiet
+machine both sides are equal within a few per cent, so a ratio below 1 is chance.""",
+    "mining": """The network is stood in for by 0.1 s of rest, in which the announced bank rows are read by a thread
+of their own and the last step's are written; the third row has all of that on the clock. Resident
+memory is the process's peak.""",
     "pool": """The flat index and the exact pool are timed on a tenth of the rows. The vectors are drawn with the
-effective rank of real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios
-for others. Vectors without neighbourhoods are noticed and searched exactly.""",
-    "loader": """A step needs 64 images at most every 1.7 s on this machine: the input side is an order of magnitude ahead
-of it.""",
-    "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is the
-same with the one change named, so a ratio above 1 is a choice that pays. Without bf16 arithmetic in the
-processor bf16 is emulated.""",
+effective rank of real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing
+ratios for others. Vectors without neighbourhoods are noticed and searched exactly.""",
+    "loader": """A step needs 64 images at most every 1.7 s on this machine: the input side is an order of magnitude
+ahead of it.""",
+    "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is
+the same with the one change named, so a ratio above 1 is a choice that pays. Without bf16
+arithmetic in the processor bf16 is emulated.""",
 }
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 HEAD = """# Performance
