@@ -4,6 +4,7 @@ from torch.nn.functional import normalize
 
 from insclr.errors import UserError
 from insclr.mining.calibrate import calibrate, random_pairs
+from insclr.mining.overlap import ThingSize
 from insclr.mining.own_views import evidence, measure_own_views
 from insclr.mining.pool import build_pool
 from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
@@ -26,7 +27,7 @@ def test_numbers_are_measured_by_own_views_and_come_with_their_reason() -> None:
     plain = _unit(500, 16)
     seen = evidence(plain, normalize(plain + 0.5 * _unit(2, 500, 16, seed=1), dim=2), voted=True)
     pool = build_pool(seen.deciding, 40)
-    found = calibrate(RoundRecipe(mining=_AUTO), plain, seen, pool.ids, size=12)
+    found = calibrate(RoundRecipe(mining=_AUTO), plain, seen, pool.ids, size=ThingSize(12))
     own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, 12)
     assert found.criteria.batch_threshold == own.threshold
     assert found.criteria.floor == pytest.approx(0.9 * own.shared)
@@ -35,7 +36,7 @@ def test_numbers_are_measured_by_own_views_and_come_with_their_reason() -> None:
     names = [reason.split(" = ")[0] for reason in found.reasons]
     assert names == ["batch_threshold", "k", "memory_floor", "ignore_above", "ignore_nearest"]
     # With the anchor as the only witness, the same share of the way, in similarities.
-    alone = calibrate(RoundRecipe(method="D-anchor", mining=_AUTO), plain, seen, pool.ids, size=12)
+    alone = calibrate(RoundRecipe(method="D-anchor", mining=_AUTO), plain, seen, pool.ids, size=ThingSize(12))
     assert alone.criteria.floor == pytest.approx(own.strangers + 0.9 * (own.own - own.strangers))
 
 

@@ -36,7 +36,14 @@ def _things(sizes: list[int], spread: float, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("pictures", [3, 10, 30])
 def test_the_estimate_follows_the_number_of_pictures_of_a_thing(pictures: int) -> None:
     ids = _pool(_things([pictures] * (600 // pictures), spread=0.7), 100)
-    assert pictures / 3 <= estimate_size(ids) <= pictures  # half of them, on a coarse scale
+    assert pictures / 3 <= estimate_size(ids).core <= pictures  # half of them, on a coarse scale
+
+
+def test_few_large_things_are_seen_whole_and_none_of_their_pictures_is_a_negative() -> None:
+    size = estimate_size(_pool(_things([120] * 8, spread=0.9), 300))
+    assert 80 <= size.whole <= 150
+    assert size.core <= 960 // 40
+    assert size.reach >= 119
 
 
 def test_a_family_of_look_alikes_is_not_taken_for_one_thing() -> None:
@@ -45,15 +52,15 @@ def test_a_family_of_look_alikes_is_not_taken_for_one_thing() -> None:
     families = torch.randn(8, 1, 64, generator=generator)
     centres = (families + 0.7 * torch.randn(8, 6, 64, generator=generator)).flatten(0, 1)
     pictures = centres[:, None] + 0.45 * torch.randn(48, 8, 64, generator=generator)
-    assert 3 <= estimate_size(_pool(pictures.flatten(0, 1), 100)) <= 8
+    assert 3 <= estimate_size(_pool(pictures.flatten(0, 1), 100)).core <= 8
 
 
 def test_a_small_collection_is_not_taken_for_a_few_large_things() -> None:
-    assert estimate_size(_pool(torch.randn(120, 4), 60)) <= 3
+    assert estimate_size(_pool(torch.randn(120, 4), 60)).core <= 3
 
 
 def test_the_estimate_of_a_tiny_collection_is_possible() -> None:
-    assert estimate_size(_pool(torch.randn(5, 4), 4)) in (2, 3, 4)
+    assert estimate_size(_pool(torch.randn(5, 4), 4)).core in (2, 3, 4)
 
 
 def test_strangers_near_a_thing_share_less_of_its_neighbourhood_than_members() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.mining.criteria import Criteria
+from insclr.mining.overlap import UNKNOWN, ThingSize
 from insclr.mining.own_views import Evidence, OwnViews, measure_own_views
 from insclr.recipe import RoundRecipe
 
@@ -48,7 +49,7 @@ def calibrate(
     descriptors: Tensor,
     seen: Evidence | None = None,
     pool_ids: Tensor | None = None,
-    size: int = 0,
+    size: ThingSize = UNKNOWN,
 ) -> Calibration:
     """Replace every "auto" of a round by a number measured on unit descriptors (N, D).
 
@@ -57,8 +58,8 @@ def calibrate(
     mining, pairs = recipe.mining, random_pairs(descriptors)
     measured = _Measured(pairs)
     if mining.similarity == "overlap" and seen is not None and pool_ids is not None:
-        own = measure_own_views(seen, random_pairs(seen.deciding), pool_ids, size)
-        measured = _MeasuredByViews(pairs, own, size, recipe.method)
+        own = measure_own_views(seen, random_pairs(seen.deciding), pool_ids, size.core)
+        measured = _MeasuredByViews(pairs, own, size.core, recipe.method)
     elif mining.similarity == "overlap" and "auto" in (
         mining.batch_threshold, mining.memory_floor, mining.ignore_above, mining.k
     ):  # fmt: skip
@@ -77,7 +78,7 @@ def calibrate(
     def optional(name: str, value: float | str, found: _Found) -> float | None:
         return None if value == "off" else number(name, value, found)
 
-    nearest = max(10, min(50, 2 * size)), "twice the pictures of a thing, within 10 and 50"
+    nearest = size.reach, "so many of the nearest may show the same thing"
     criteria = Criteria(
         method=recipe.method,
         strategy=mining.strategy,

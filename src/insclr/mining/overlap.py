@@ -14,6 +14,7 @@ from torch import Tensor
 _MARKS = 1 << 28  # bytes of membership marks held at once
 # Sizes of a thing that are told apart; in between there is little to gain.
 _SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
+_LARGE_SIZES = (150, 200, 300)  # only where things stand apart
 _LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
 _CLEAR = 0.005  # a change of cohesion that is more than chance
 _APART = 0.85  # cohesion that only things of their own have
@@ -56,8 +57,24 @@ def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, images: int) -> 
     return (common / (k + 1)).half(), returned & is_near
 
 
-def estimate_size(pool_ids: Tensor, seed: int = 0) -> int:
-    """How many pictures of a thing hold together: the k for query sets of this collection.
+@dataclass(frozen=True)
+class ThingSize:
+    """How many pictures a thing has, as far as the collection shows it."""
+
+    core: int = 0  # that hold together: the k for query sets; 0 where nobody asked
+    whole: int = 0  # all of them, where things stand apart; else 0
+
+    @property
+    def reach(self) -> int:
+        """So many of an image's nearest may show the same thing, and are no negatives."""
+        return max(10, min(50, 2 * self.core), 3 * self.whole // 2)
+
+
+UNKNOWN = ThingSize()
+
+
+def estimate_size(pool_ids: Tensor, seed: int = 0) -> ThingSize:
+    """How many pictures a thing has, and how many of them hold together.
 
     Cohesion is the mean overlap of an image with its k nearest. Where things stand apart it rises to a first peak as
     k takes in the whole thing (a later one belongs to a family of look-alikes); a query set of half of that holds few
@@ -65,15 +82,17 @@ def estimate_size(pool_ids: Tensor, seed: int = 0) -> int:
     Too small a k mines a little less, too large a k mines look-alikes: a small collection must not have few things.
     """
     images, size = pool_ids.shape
-    sizes = [k for k in _SIZES if k <= min(size, max(2, images // 4))] or [size]
+    sizes = [k for k in _SIZES + _LARGE_SIZES if k <= min(size, max(2, images // 4))] or [size]
     cohesion = _cohesion(pool_ids, sizes, seed)
     peak = _first_peak(cohesion)
     if peak is not None:
-        found = max(k for k in sizes if k <= max(2, sizes[peak] // 2))
+        whole = sizes[peak]
+        core = max(k for k in sizes if k <= max(2, whole // 2))
     else:
-        level = min(cohesion) + _LEVEL * (max(cohesion) - min(cohesion))
-        found = next(k for k, value in zip(sizes, cohesion, strict=True) if value <= level)
-    return min(found, max(sizes[0], images // _THINGS))
+        usual = cohesion[: len(_SIZES)]
+        level = min(usual) + _LEVEL * (max(usual) - min(usual))
+        whole, core = 0, next(k for k, value in zip(sizes, usual, strict=False) if value <= level)
+    return ThingSize(min(core, max(sizes[0], images // _THINGS)), whole)
 
 
 def _cohesion(pool_ids: Tensor, sizes: list[int], seed: int) -> list[float]:

@@ -5,17 +5,18 @@ import logging
 import math
 
 from insclr.errors import UserError
+from insclr.mining.overlap import UNKNOWN, ThingSize
 from insclr.recipe import RoundRecipe
 
 logger = logging.getLogger(__name__)
 
 
-def fit_to_collection(recipe: RoundRecipe, images: int, size: int = 0) -> RoundRecipe:
+def fit_to_collection(recipe: RoundRecipe, images: int, size: ThingSize = UNKNOWN) -> RoundRecipe:
     """Shrink the pool, the tuples, the steps and k where the collection is too small for them, saying so.
 
-    An automatic pool has room for three times the pictures of a thing.
+    An automatic pool has room for three times the pictures of a thing that hold together, and for all of them.
     """
-    pool = min(max(100, 3 * size), images - 1) if recipe.pool == "auto" else recipe.pool
+    pool = min(max(100, 3 * size.core, size.reach), images - 1) if recipe.pool == "auto" else recipe.pool
     if pool > images - 1:
         pool = images - 1
         logger.warning("the pool shrinks to %d: there are %d images", pool, images)

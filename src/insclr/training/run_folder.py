@@ -4,6 +4,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from insclr.atomic import whole_file
 from insclr.data.images import ImageList
 from insclr.errors import UserError
+from insclr.mining.overlap import UNKNOWN, ThingSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import Recipe, load_recipe, to_toml
@@ -87,15 +89,15 @@ class RunFolder:
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return safetensors.torch.load_file(file)["ids"]
 
-    def note_start(self, size: int, reasons: tuple[str, ...]) -> None:
+    def note_start(self, size: ThingSize, reasons: tuple[str, ...]) -> None:
         """Keep what was learned about the collection before the first round."""
         with whole_file(self.path / _START) as scratch:
-            scratch.write_text(json.dumps({"size": size, "reasons": reasons}))
+            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
 
-    def size(self) -> int:
-        """How many pictures a thing has, as estimated at the start; 0 where nobody asked."""
+    def size(self) -> ThingSize:
+        """How many pictures a thing has, as estimated at the start."""
         file = self.path / _START
-        return int(json.loads(file.read_text())["size"]) if file.exists() else 0
+        return ThingSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
 
     def start_reasons(self) -> list[str]:
         """Why the run started as it did."""

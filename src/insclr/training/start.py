@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from insclr.mining.calibrate import calibrate
-from insclr.mining.overlap import estimate_size, neighbour_overlap
+from insclr.mining.overlap import UNKNOWN, ThingSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence
 from insclr.mining.pool import Pool, build_pool
 from insclr.mining.verdicts import Verdicts, judge, votes
@@ -32,7 +32,7 @@ class Start:
     """A start of the fully connected layer, the size of a thing, and what was seen on the way."""
 
     whitening: Whitening
-    size: int = 0
+    size: ThingSize = UNKNOWN
     reasons: tuple[str, ...] = ()
 
 
@@ -58,7 +58,9 @@ def views_start(plain: Tensor, views: Tensor, dim: int, recipe: RoundRecipe, see
     seen = _seen(x, a, root, recipe)
     pool = build_pool(seen.deciding, _pool_size(len(x)))
     size = estimate_size(pool.ids, seed)
-    reasons = [f"pictures of a thing = {size}: where neighbourhoods stop holding together"]
+    reasons = [f"pictures of a thing that hold together = {size.core}: by how neighbourhoods overlap"]
+    if size.whole:
+        reasons.append(f"pictures of a thing = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
     for _ in range(_PASSES):
         verdicts = _judge(seen, pool, size, recipe)
@@ -92,9 +94,9 @@ def _seen(x: Tensor, a: Tensor, root: Tensor, recipe: RoundRecipe) -> Evidence:
     return evidence(plain, views, voted=votes(recipe.method))
 
 
-def _judge(seen: Evidence, pool: Pool, size: int, recipe: RoundRecipe) -> Verdicts:
+def _judge(seen: Evidence, pool: Pool, size: ThingSize, recipe: RoundRecipe) -> Verdicts:
     criteria = calibrate(recipe, seen.deciding, seen, pool.ids, size).criteria
-    return judge(pool, neighbour_overlap(pool.ids, size), criteria, recipe.neighbours)
+    return judge(pool, neighbour_overlap(pool.ids, size.core), criteria, recipe.neighbours)
 
 
 def _pairs(verdicts: Verdicts, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:

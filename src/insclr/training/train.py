@@ -164,13 +164,13 @@ class _Training:
         deciding = seen.deciding if seen and by_overlap else descriptors
         assert recipe.pool != "auto"
         pool = round_pool(deciding, recipe.pool, self._scratch(number), self.ranks, self.device)
-        size = self.size or (estimate_size(pool.ids) if by_overlap else 0)
+        size = estimate_size(pool.ids) if by_overlap and not self.size.core else self.size
         calibration = self.ranks.from_first(
             calibrate(recipe, descriptors, seen, pool.ids, size) if self.ranks.first else None
         )
         verdicts = None
         if by_overlap:
-            shared = neighbour_overlap(pool.ids, size)
+            shared = neighbour_overlap(pool.ids, size.core)
             verdicts = judge(pool, shared, calibration.criteria, recipe.neighbours)
         self._note_start(number, descriptors, pool, calibration, verdicts)
         if self.recipe.guard and verdicts is not None and verdicts.per_image() < MIN_POSITIVES:
