@@ -33,5 +33,9 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print(f"insclr: no space left on the disk ({error.filename or 'while writing'}).", file=sys.stderr)
+        print(
+            f"insclr: no space left on the disk ({error.filename or 'while writing'}). What was written is whole: "
+            "free some space and start the same command again; a training goes on with --resume.",
+            file=sys.stderr,
+        )
         sys.exit(2)

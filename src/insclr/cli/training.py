@@ -1,5 +1,6 @@
 """Commands that make models: recipes, train, whiten."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,8 @@ def train(
         device=device or None,
         cache=cache,
     )
-    typer.echo(f"model   {out / 'model.safetensors'}\nreport  {out / 'report.html'}")
+    if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
+        typer.echo(f"model   {out / 'model.safetensors'}\nreport  {out / 'report.html'}")
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Where an iteration's features come from: images through the network, cached maps, or cached pooled features."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -158,6 +159,8 @@ def _averaging(network: DescriptorNetwork) -> nn.Module:
 
     Buffers need no copying: batch-norm is frozen or synced. A static graph allows layers without gradient.
     """
+    # Depthwise filters come channels-last from the backward pass; copying these few numbers costs nothing.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
     return DistributedDataParallel(network, broadcast_buffers=False, static_graph=True)
 
 
