@@ -198,20 +198,15 @@ def _time(folder: Path) -> dict[str, float]:
         if images != GLDV2:  # the files of the largest were filled by the task before
             scene.fill()
     largest, like_b = scenes[GLDV2], replace(CRITERIA, method="B")
-    rivals = {f"{images}": lambda scene=scene: ours(scene) for images, scene in scenes.items()}
-    rivals["unannounced"] = lambda: ours(largest)
+    places = {f"{images}": scene for images, scene in scenes.items()} | {"unannounced": largest}
     times = in_turns(
-        rivals,
+        {name: lambda scene=scene: ours(scene) for name, scene in places.items()},
         turns=_STEPS,
         warm=5,
-        before=lambda name: scenes.get(_number(name), largest).network(announced=name != "unannounced"),
+        before=lambda name: places[name].network(announced=name != "unannounced"),
     )
     rivals = {"straightforward": lambda: straightforward(largest), "B": lambda: ours(largest, like_b)}
-    return times | in_turns(rivals, turns=3, before=lambda _: largest.network())
-
-
-def _number(name: str) -> int:
-    return int(name) if name.isdigit() else 0
+    return times | in_turns(rivals, turns=3, before=lambda _: largest.network(announced=False))
 
 
 def _memory(folder: Path) -> dict[str, float]:

@@ -23,9 +23,9 @@ PARTS = {
     "cpu": "Settings of the network on a CPU",
 }
 NOTES = {
-    "step": """The bare network has its tensors in memory; the step decodes nothing either after the first epoch
-(the cache of decoded photos), but cuts views, reads and writes banks, mines and updates. On a quiet
-machine both sides are equal within a few per cent, so a ratio below 1 is chance.""",
+    "step": """The bare network has its tensors in memory. The step reads photos that were decoded into a cache before
+the clock started (the input side below has the decoding too), cuts views, reads and writes banks,
+mines and updates. Both sides are equal within a few per cent: a ratio below 1 is chance.""",
     "mining": """The network is stood in for by 0.1 s of rest, in which the announced bank rows are read by a thread
 of their own and the last step's are written; the third row has all of that on the clock. Resident
 memory is the process's peak.""",

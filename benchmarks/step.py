@@ -1,7 +1,8 @@
 """A whole training step against the bare network: what everything around the network costs.
 
 The bare network is the augmented view's forward and backward pass and the plain view's forward pass on tensors
-that lie in memory. The step is `train_round` on JPEG files: decoding, views, banks, mining, loss, Adam, log.
+that lie in memory. The step is `train_round` on photos that were decoded into a cache before, as a run of several
+epochs does it: reading, views, banks, mining, loss, Adam, log.
 """
 
 import itertools

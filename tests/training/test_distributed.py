@@ -279,6 +279,8 @@ def test_a_large_pool_moves_to_files_unchanged(tmp_path: Path) -> None:
     assert torch.equal(mapped.ids, small.ids)
     assert mapped.similarities.dtype == torch.float16
     torch.testing.assert_close(mapped.similarities.float(), small.similarities, atol=1e-3, rtol=0)
+    mapped.give_back()
+    assert torch.equal(mapped.ids, small.ids)
 
 
 def test_a_large_collection_is_searched_approximately_and_its_recall_told(

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
+from insclr.mining import mapped_bank
 from insclr.model.model_file import load_model
 from insclr.recipe import Recipe, load_recipe
+from insclr.training.banks import open_banks
 from insclr.training.tracking import read_metrics
 from insclr.training.train import train
 
@@ -97,6 +100,25 @@ def test_one_seed_gives_one_model(small_collection: Path, tiny: Path, tmp_path: 
         models.append(_weights(tmp_path / name))
     assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
     assert not all(torch.equal(models[0][key], models[2][key]) for key in models[0])
+
+
+def test_banks_in_files_train_the_same_network_and_are_read_ahead(
+    small_collection: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small_collection, tmp_path / "memory", tiny)
+    taken = []
+
+    def take_alone(features: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        taken.append(len(ids))
+        torch.index_select(features, 0, ids, out=rows)
+
+    monkeypatch.setattr(mapped_bank, "_take_alone", take_alone)
+    monkeypatch.setattr("insclr.training.train.open_banks", partial(open_banks, in_memory=0))
+    train(small_collection, tmp_path / "files", tiny)
+    # The round on images, whose network leaves the time: 8 steps of 3 tuples, both banks, a pool of 20.
+    assert taken == [3 * 20] * 2 * 8
+    memory, files = _weights(tmp_path / "memory"), _weights(tmp_path / "files")
+    assert all(torch.equal(memory[key], files[key]) for key in memory)
 
 
 def _start(collection: Path, run: Path, recipe: Path) -> subprocess.Popen[bytes]:
