@@ -75,6 +75,8 @@ def test_times_repeats_a_round(tmp_path: Path) -> None:
         ("rounds.7.lr=1", "has 2 rounds"),
         ("rounds.lr", "key=value"),
         ("descriptor.size=4", "at least 16 pixels"),
+        ("network.keep_start=0.5", "network.keep_start must be 0 where the fc starts at random"),
+        ("network.keep_start=2", "network.keep_start must be a number from 0 to 1"),
     ],
 )
 def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> None:

@@ -40,6 +40,7 @@ class NetworkRecipe:
         "random", "the fc's start: random; pca; views = a whitening of what views and mined pairs change"
     )
     start_power: float = knob(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening")
+    keep_start: float = knob(0.0, "share of its start that the trained fc is mixed with in the end; 0 = none")
 
 
 @dataclass(frozen=True)
@@ -322,6 +323,12 @@ def _check(recipe: Recipe) -> None:
             raise UserError(f"Recipe: {key} must be {rule}.")
 
     need(recipe.network.dim >= 0, "network.dim", "0 or more")
+    need(0 <= recipe.network.keep_start <= 1, "network.keep_start", "a number from 0 to 1")
+    need(
+        recipe.network.start != "random" or recipe.network.keep_start == 0,
+        "network.keep_start",
+        "0 where the fc starts at random: there is nothing in such a start to keep",
+    )
     need(recipe.descriptor.size >= 16, "descriptor.size", "at least 16 pixels")
     need(bool(recipe.descriptor.scales), "descriptor.scales", "a list of at least one scale")
     need(all(scale > 0 for scale in recipe.descriptor.scales), "descriptor.scales", "positive numbers")

@@ -29,6 +29,7 @@ checkpoint_every = 3
 [network]
 dim = 32
 start = "pca"
+keep_start = 0.25
 
 [descriptor]
 size = 64
@@ -100,6 +101,24 @@ def test_one_seed_gives_one_model(small_collection: Path, tiny: Path, tmp_path: 
         models.append(_weights(tmp_path / name))
     assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
     assert not all(torch.equal(models[0][key], models[2][key]) for key in models[0])
+
+
+def test_the_shipped_layer_lies_between_its_start_and_its_end(
+    small_collection: Path, tiny: Path, tmp_path: Path
+) -> None:
+    for share in ("0.0", "0.75", "1.0"):
+        changes = (f"network.keep_start={share}", "rounds.steps=4")
+        train(small_collection, tmp_path / share, tiny, changes=changes)
+    start = safetensors.torch.load_file(tmp_path / "0.0" / "start.safetensors")
+    end, between, back = (_weights(tmp_path / share) for share in ("0.0", "0.75", "1.0"))
+    for name in ("weight", "bias"):
+        key = f"fc.{name}"
+        assert not torch.allclose(end[key], start[name])
+        assert torch.allclose(back[key], start[name])
+        assert torch.allclose(between[key], 0.75 * start[name] + 0.25 * end[key], atol=1e-6)
+    # What the other layers have learned is theirs.
+    others = [key for key in end if not key.startswith("fc.")]
+    assert all(torch.equal(end[key], between[key]) for key in others)
 
 
 def test_banks_in_files_train_the_same_network_and_are_read_ahead(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from insclr.atomic import whole_file
 from insclr.data.images import ImageList
@@ -24,6 +24,7 @@ _IMAGES = "images.json"
 _USABLE = "usable.safetensors"
 _END = "end.safetensors"
 _START = "start.json"
+_START_FC = "start.safetensors"
 
 
 class RunFolder:
@@ -89,8 +90,10 @@ class RunFolder:
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return safetensors.torch.load_file(file)["ids"]
 
-    def note_start(self, size: ThingSize, reasons: tuple[str, ...]) -> None:
-        """Keep what was learned about the collection before the first round."""
+    def note_start(self, size: ThingSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+        """Keep what was learned about the collection before the first round, and the layer that starts with it."""
+        with whole_file(self.path / _START_FC) as scratch:
+            safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
         with whole_file(self.path / _START) as scratch:
             scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
 
@@ -98,6 +101,10 @@ class RunFolder:
         """How many pictures a thing has, as estimated at the start."""
         file = self.path / _START
         return ThingSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
+
+    def start_fc(self) -> dict[str, Tensor]:
+        """Weight and bias that the fully connected layer started with."""
+        return safetensors.torch.load_file(self.path / _START_FC)
 
     def start_reasons(self) -> list[str]:
         """Why the run started as it did."""

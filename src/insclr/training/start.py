@@ -5,6 +5,7 @@ thing it shows: they are scaled down. In closed form, in seconds, and safe: with
 alone decide.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,6 +87,17 @@ def apply_start(fc: nn.Linear, start: Start) -> None:
         empty = torch.zeros(missing, fc.in_features)
         whitening = Whitening(whitening.mean, torch.cat([whitening.projection, empty]))
     fold_into_fc(fc, whitening)
+
+
+@torch.no_grad()
+def mix_with_start(fc: nn.Linear, start: Mapping[str, Tensor], share: float) -> None:
+    """Take the trained layer back towards its start (weight (D, C) and bias (D,)) by `share` of the way.
+
+    The rounds teach this layer the very things that are there, and it forgets what the start knew of others. Between
+    the two lie weights that have most of both (Wortsman et al. 2022 found this for whole networks).
+    """
+    for name, value in fc.named_parameters():
+        value.lerp_(start[name].to(value.device), share)
 
 
 def _seen(x: Tensor, a: Tensor, root: Tensor, recipe: RoundRecipe) -> Evidence:

@@ -39,7 +39,7 @@ from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.rounds import Round, train_round
 from insclr.training.run_folder import RunFolder
 from insclr.training.sources import CachedSource, ImageSource, LateSource, Source
-from insclr.training.start import apply_start, pca_start, views_start
+from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
 from insclr.training.step import announce
 from insclr.training.tracking import SilentTracker, Tracker
 
@@ -146,7 +146,7 @@ class _Training:
             first = fit_to_collection(self.recipe.rounds[0], len(self.images))
             start = views_start(features.plain, features.views, network.dim, first, self.recipe.seed)
         apply_start(fc, start)
-        self.run.note_start(start.size, start.reasons)
+        self.run.note_start(start.size, start.reasons, fc)
 
     def _round(self, index: int, network: DescriptorNetwork) -> None:
         recipe, number = self.recipe.rounds[index], index + 1
@@ -341,6 +341,8 @@ class _Training:
 
     def _end(self, network: DescriptorNetwork) -> None:
         number = len(self.recipe.rounds) + 1
+        if self.recipe.network.keep_start and isinstance(network.fc, nn.Linear):
+            mix_with_start(network.fc, self.run.start_fc(), self.recipe.network.keep_start)
         features = (
             self.described.features(network, self.recipe.rounds[-1]).of(self.usable) if self.labels else None
         )
