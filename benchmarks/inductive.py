@@ -1,6 +1,6 @@
 """Does what was learned reach things that were not there? Train on half of the things, test on the others.
 
-    python benchmarks/inductive.py LABELS.csv --out FOLDER [--recipe fast]
+    python benchmarks/inductive.py LABELS.csv --out FOLDER [--recipe fast] [--swap]
 
 Prints mAP of the other half: pretrained, pretrained with a PCA whitening of the first half, and trained on it.
 """
@@ -36,8 +36,11 @@ def main() -> None:
     parser.add_argument("labels", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipe", default="fast")
+    parser.add_argument("--swap", action="store_true", help="train on the second half, test on the first")
     wanted = parser.parse_args()
     seen, unseen = halves(read_labels(wanted.labels))
+    if wanted.swap:
+        seen, unseen = unseen, seen
     recipe = load_recipe(wanted.recipe)
     backbone = recipe.network.backbone
     pretrained = resolve_model(f"pretrained:{backbone}")
