@@ -58,6 +58,7 @@ _METHODS = ("A", "B", "C", "D-anchor", "D")
 _PRINTED = (
     "guard=false",
     "network.start=random",
+    "network.keep_start=0",
     "rounds.refine=false",
     "rounds.members=nearest",
     "rounds.lr=1e-4",
