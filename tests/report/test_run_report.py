@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from insclr.errors import UserError
-from insclr.recipe import Recipe, to_toml
+from insclr.recipe import NetworkRecipe, Recipe, to_toml
 from insclr.report.inspection import save_inspection
 from insclr.report.run_report import write_report
 from insclr.report.thumbnails import Thumbnails
@@ -74,13 +74,14 @@ def look(labelled):
     }
 
 
-def make_run(tmp_path, *, labelled=True, records=None, guard=(), finished=True, names=NAMES):
+def make_run(tmp_path, *, labelled=True, records=None, guard=(), finished=True, names=NAMES, kept=0.0):
     photos, run = tmp_path / "photos", tmp_path / "run"
     photos.mkdir()
     run.mkdir()
     for place, name in enumerate(NAMES):
         Image.new("RGB", (300, 200), (60 * place, 120, 200)).save(photos / name)
-    (run / "recipe.toml").write_text(to_toml(Recipe(name="fast", guard=True), comments=True))
+    network = NetworkRecipe(keep_start=kept)
+    (run / "recipe.toml").write_text(to_toml(Recipe(name="fast", guard=True, network=network), comments=True))
     (run / "images.json").write_text(json.dumps({"root": str(photos), "paths": list(names)}))
     start = {
         "round": 1,
@@ -165,6 +166,13 @@ def test_calibrated_numbers_come_with_their_reason(tmp_path):
     assert "10.0% of random pairs are more similar" in page.text
     assert "0.067" in page.text
     assert "Round 1: something < else" in page.text
+
+
+def test_the_mixing_with_the_start_is_told_once_it_was_done(tmp_path):
+    for folder, kept, finished, told in (("a", 0.6, True, 1), ("b", 0.6, False, 0), ("c", 0.0, True, 0)):
+        (tmp_path / folder).mkdir()
+        run = make_run(tmp_path / folder, kept=kept, finished=finished)
+        assert report(run).count("mixed with its start, 60%") == told
 
 
 def test_what_the_guard_did_stands_at_the_top(tmp_path):

@@ -77,7 +77,7 @@ def calibration(run: RunRecord) -> str:
         body += f'<ul class="plain">{"".join(f"<li>{escape(text)}</li>" for text in others)}</ul>'
     if not body:
         body = "<p>Nothing: every number was fixed by the recipe.</p>"
-    return body + _fixed(starts, set(values))
+    return body + _kept_start(run) + _fixed(starts, set(values))
 
 
 def guard(run: RunRecord) -> str:
@@ -171,6 +171,16 @@ def _notices(run: RunRecord) -> str:
     ]
     return "".join(
         f'<div class="note-box"><b>{escape(title)}</b>{escape(text)}</div>\n' for title, text in notices
+    )
+
+
+def _kept_start(run: RunRecord) -> str:
+    share = run.recipe.get("network", {}).get("keep_start", 0.0)
+    if not share or not run.finished:
+        return ""
+    return (
+        f"<p>In the end the last layer was mixed with its start, {share:.0%} of it, "
+        f"so that it keeps what it knew of things that are not in these photos.</p>"
     )
 
 
