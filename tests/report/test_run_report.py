@@ -173,6 +173,12 @@ def test_the_mixing_with_the_start_is_told_once_it_was_done(tmp_path):
         (tmp_path / folder).mkdir()
         run = make_run(tmp_path / folder, kept=kept, finished=finished)
         assert report(run).count("mixed with its start, 60%") == told
+    # Where the guard left every round out, the layer is its start.
+    (tmp_path / "skipped").mkdir()
+    run = make_run(tmp_path / "skipped", kept=0.6, records=[])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join(x for x in lines if '"end"' not in x) + "\n")
+    assert "mixed with its start" not in report(run)
 
 
 def test_what_the_guard_did_stands_at_the_top(tmp_path):

@@ -176,7 +176,7 @@ def _notices(run: RunRecord) -> str:
 
 def _kept_start(run: RunRecord) -> str:
     share = run.recipe.get("network", {}).get("keep_start", 0.0)
-    if not share or not run.finished:
+    if not share or not run.finished or not run.steps:  # without a step the layer is its start
         return ""
     return (
         f"<p>In the end the last layer was mixed with its start, {share:.0%} of it, "
