@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 from insclr.data.tuples import TupleSampler
+from insclr.memory.mapped_bank import MappedBank
+from insclr.memory.round_pool import round_pool
 from insclr.mining.calibrate import random_pairs
-from insclr.mining.mapped_bank import MappedBank
-from insclr.training.distributed import Ranks
-from insclr.training.pools import round_pool
+from insclr.ranks import Ranks
 from table import Row, milliseconds
 from timing import in_turns, seconds
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from insclr.data.labels import Labels, read_labels
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import Labels, read_labels
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.retrieval.extract import describe

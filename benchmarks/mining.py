@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from insclr.checkpoint import save_checkpoint
 from insclr.data.tuples import TupleSampler
+from insclr.memory.round_pool import map_large_pool
 from insclr.mining.calibrate import calibrate
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import Pool
+from insclr.neighbours.pool import Pool
+from insclr.ranks import Ranks
 from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
 from insclr.training.banks import RoundBanks, open_banks
-from insclr.training.checkpoint import save_checkpoint
-from insclr.training.distributed import Ranks
-from insclr.training.pools import map_large_pool
 from insclr.training.step import Batch, announce, contrast, decide
 from table import Row, milliseconds
 from timing import in_turns

@@ -4,8 +4,8 @@ import faiss
 import torch
 from torch import Tensor
 
-from insclr.mining.nearest import nearest_rows
-from insclr.mining.pool import build_pool
+from insclr.neighbours.exact import nearest_rows
+from insclr.neighbours.pool import build_pool
 from table import Row, markdown, milliseconds
 from timing import seconds
 

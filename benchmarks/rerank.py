@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import read_labels
 from insclr.retrieval.embeddings import read_embeddings
 from insclr.retrieval.rerank import RERANKERS, Vectors, rank
 

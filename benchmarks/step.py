@@ -19,20 +19,20 @@ from torch import Tensor
 
 from insclr.data.cache import build_cache
 from insclr.data.images import ImageList
+from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
 from insclr.mining.calibrate import calibrate
-from insclr.mining.pool import Pool, build_pool
 from insclr.model.network import DescriptorNetwork, create_network
+from insclr.neighbours.pool import Pool, build_pool
+from insclr.ranks import Ranks
 from insclr.recipe import NetworkRecipe, RoundRecipe
-from insclr.retrieval.extract import default_workers
+from insclr.tracking import SilentTracker
 from insclr.training import sources
 from insclr.training.banks import fill_banks, open_banks
 from insclr.training.cpu import keep_freed_memory
-from insclr.training.distributed import Ranks
 from insclr.training.rounds import Round, train_round
 from insclr.training.step import Batch
-from insclr.training.tracking import SilentTracker
 from photos import draw_photos
 from table import Row, milliseconds
 from timing import seconds

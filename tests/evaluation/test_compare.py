@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
+from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.compare import compare
 from insclr.evaluation.compare_page import write_compare_page
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import Labels
 
 
 def results(noise, count=60, root=Path("photos"), seed=0):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels, require_images
-from insclr.evaluation.labels import Labels
 from insclr.retrieval.rerank import ranking
 
 

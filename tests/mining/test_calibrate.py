@@ -6,7 +6,7 @@ from insclr.errors import UserError
 from insclr.mining.calibrate import calibrate, random_pairs
 from insclr.mining.overlap import ThingSize
 from insclr.mining.own_views import evidence, measure_own_views
-from insclr.mining.pool import build_pool
+from insclr.neighbours.pool import build_pool
 from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
 
 _AUTO = MiningRecipe(

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insclr.mining.overlap import estimate_size, neighbour_overlap
-from insclr.mining.pool import build_pool
+from insclr.neighbours.pool import build_pool
 
 
 def _pool(features: torch.Tensor, size: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from torch.nn.functional import normalize
 
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.own_views import Evidence, OwnViews, evidence, measure_own_views
-from insclr.mining.pool import build_pool
+from insclr.neighbours.pool import build_pool
 
 
 def _unit(*shape: int, seed: int = 0) -> torch.Tensor:

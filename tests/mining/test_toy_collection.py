@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from insclr.mining.expand import anchor_only, eligible_candidates, expand
-from insclr.mining.pool import build_pool
 from insclr.mining.select import query_set, select_in_batch, tuple_similarities
+from insclr.neighbours.pool import build_pool
 
 NEIGHBOURS = 3
 

@@ -5,8 +5,8 @@ import torch
 
 from insclr.mining.criteria import Criteria
 from insclr.mining.overlap import Overlap
-from insclr.mining.pool import Pool
 from insclr.mining.verdicts import judge
+from insclr.neighbours.pool import Pool
 
 # One image with six candidates, best first: what each method makes of them can be read off.
 _POOL = Pool(

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from insclr.data.images import ImageList
-from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.memory.bank import MemoryBank, MemoryBanks
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import build_pool
+from insclr.neighbours.pool import build_pool
 from insclr.report.inspection import inspect_round, load_inspection, save_inspection
 
 # Five photos as directions in the plane, by their angle; the first two and the next two are one thing each.

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from insclr.data.labels import Labels
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import Labels
 from insclr.retrieval.rerank import RERANKERS
 
 

@@ -16,20 +16,20 @@ from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
 from insclr.errors import UserError
+from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.mining.calibrate import calibrate
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import build_pool
 from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
+from insclr.neighbours.pool import build_pool
+from insclr.ranks import Ranks, joined
 from insclr.recipe import LossRecipe, MiningRecipe, Recipe, RoundRecipe
+from insclr.run_folder import RunFolder
+from insclr.tracking import read_metrics
 from insclr.training.banks import fill_banks, open_banks
-from insclr.training.distributed import Ranks, joined
-from insclr.training.pools import map_large_pool, round_pool
-from insclr.training.run_folder import RunFolder
 from insclr.training.sources import ImageSource
 from insclr.training.step import contrast, decide
-from insclr.training.tracking import read_metrics
 from insclr.training.train import train
 
 _TUPLES = 5  # two ranks take 3 and 2 of them

@@ -3,10 +3,10 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import normalize
 
-from insclr.mining.bank import MemoryBank, MemoryBanks
+from insclr.memory.bank import MemoryBank, MemoryBanks
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import build_pool
 from insclr.mining.verdicts import Verdicts
+from insclr.neighbours.pool import build_pool
 from insclr.training.step import Batch, contrast, decide
 
 _CRITERIA = Criteria(

@@ -13,11 +13,11 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.mining import mapped_bank
+from insclr.memory import mapped_bank
 from insclr.model.model_file import load_model
 from insclr.recipe import Recipe, load_recipe
+from insclr.tracking import read_metrics
 from insclr.training.banks import open_banks
-from insclr.training.tracking import read_metrics
 from insclr.training.train import train
 
 # Two rounds, the second through the whole network: small, but every stage of a real run.
@@ -232,7 +232,7 @@ def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_p
 
 
 def test_images_json_keeps_the_ids_when_the_folder_grows(small_collection: Path, tmp_path: Path) -> None:
-    from insclr.training.run_folder import RunFolder
+    from insclr.run_folder import RunFolder
 
     images = list_images(small_collection)
     RunFolder(tmp_path / "run", Recipe(), resume=False).images(images)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from insclr.data.demo import draw_collection
+from insclr_demo import draw_collection
 
 _BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "inductive.py"
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import torch
 
 from insclr.data.images import list_images
+from insclr.data.labels import read_labels
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import read_labels
 from insclr.model.model_file import load_model, resolve_model
 from insclr.retrieval.extract import describe
 from insclr.training.whiten import whiten_model

@@ -72,6 +72,7 @@ def evaluate(
     scales: Scales = "",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
+    from insclr.data.labels import read_labels
     from insclr.errors import UserError
     from insclr.evaluation.evaluate import (
         evaluate_labels,
@@ -79,7 +80,6 @@ def evaluate(
         read_distractors,
         require_images,
     )
-    from insclr.evaluation.labels import read_labels
     from insclr.evaluation.protocols import load_protocol
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.extract import describe, descriptor_settings
@@ -128,11 +128,11 @@ def compare(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
+    from insclr.data.labels import read_labels
     from insclr.errors import UserError
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.evaluation.labels import read_labels
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.extract import describe, descriptor_settings
 
@@ -157,7 +157,7 @@ def compare(
 def _write_json(file: Path | None, content: dict[str, object]) -> None:
     if file is None:
         return
-    from insclr.atomic import whole_file
+    from insclr.files import whole_file
 
     with whole_file(file) as scratch:
         scratch.write_text(json.dumps(content, indent=1))

@@ -23,7 +23,7 @@ def check(
     """Look at every photo: counts, sizes, formats, exact duplicates, unreadable files."""
     from insclr.data.check import check_images
     from insclr.data.images import list_images
-    from insclr.retrieval.extract import default_workers
+    from insclr.data.loader import default_workers
 
     report = check_images(list_images(images), default_workers() if workers < 0 else workers)
     typer.echo("\n".join(report.lines()))
@@ -38,7 +38,7 @@ def demo_data(
     seed: Annotated[int, typer.Option(help="One seed, one collection.")] = 0,
 ) -> None:
     """Draw a collection of things to try InsCLR on: no download, always the same."""
-    from insclr.data.demo import draw_collection
+    from insclr_demo import draw_collection
 
     labels = draw_collection(out, things=things, views=views, size=size, seed=seed)
     typer.echo(f"{things * views} pictures of {things} things: {labels}")

@@ -99,9 +99,9 @@ def ablate(
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
+    from insclr.ablate import LISTS, Collection
+    from insclr.ablate import ablate as run_table
     from insclr.errors import UserError
-    from insclr.training.ablate import LISTS, Collection
-    from insclr.training.ablate import ablate as run_table
 
     if what not in LISTS:
         raise UserError(f"There is no table {what!r}: choose one of {', '.join(LISTS)}.")

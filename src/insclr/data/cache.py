@@ -17,11 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from insclr.atomic import whole_folder
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.views import plain_view, to_pixels
 from insclr.errors import UserError
+from insclr.files import whole_folder
 from insclr.progress import Bar, progress_bar
 
 logger = logging.getLogger(__name__)

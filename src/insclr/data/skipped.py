@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from insclr.atomic import whole_file
+from insclr.files import whole_file
 
 
 class Skipped:

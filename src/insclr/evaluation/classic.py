@@ -7,8 +7,8 @@ import numpy as np
 
 from insclr.data.decode import Box
 from insclr.data.images import natural_key
+from insclr.data.labels import Ids
 from insclr.errors import UserError
-from insclr.evaluation.metrics import Ids
 from insclr.evaluation.protocol import (
     Judgement,
     RetrievalProtocol,

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from insclr.atomic import whole_file
 from insclr.data.decode import BadImage, crop_box, decode
+from insclr.data.labels import Ids, Labels
 from insclr.errors import UserError
 from insclr.evaluation.compare import Comparison
-from insclr.evaluation.labels import Labels
-from insclr.evaluation.metrics import Ids
 from insclr.evaluation.results import LabelResult
+from insclr.files import whole_file
 
 _SIDE = 128  # pixels of a thumbnail
 _PER_INSTANCE = 2  # queries of one instance on the page

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
+from insclr.data.labels import Ids, Labels
 from insclr.errors import UserError
-from insclr.evaluation.labels import Labels
-from insclr.evaluation.metrics import Ids, Ranks, Vectors, mean_precision, ranks_in_scores
+from insclr.evaluation.metrics import Ranks, Vectors, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.progress import progress_bar

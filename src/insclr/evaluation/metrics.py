@@ -9,8 +9,9 @@ from collections.abc import Hashable, Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.data.labels import Ids
+
 Ranks = NDArray[np.int64]
-Ids = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
+from insclr.data.labels import Ids
 from insclr.errors import UserError
-from insclr.evaluation.metrics import Ids, ap_at, precision_at, ranks_of, trapezoid_ap, without_junk
+from insclr.evaluation.metrics import ap_at, precision_at, ranks_of, trapezoid_ap, without_junk
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.evaluation.labels import Labels
-from insclr.evaluation.metrics import Ids, Ranks
+from insclr.data.labels import Ids, Labels
+from insclr.evaluation.metrics import Ranks
 from insclr.evaluation.protocol import Score
 
 RECALL_AT = (1, 5, 10)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from insclr.data.decode import Box
+from insclr.data.labels import Ids
 from insclr.errors import UserError
-from insclr.evaluation.metrics import Ids
 from insclr.evaluation.protocol import (
     Judgement,
     RetrievalProtocol,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from insclr.mining.criteria import Criteria
 from insclr.mining.overlap import Overlap
-from insclr.mining.pool import Pool
+from insclr.neighbours.pool import Pool
 
 
 @dataclass(frozen=True)

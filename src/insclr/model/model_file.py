@@ -11,8 +11,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from insclr.atomic import whole_file
 from insclr.errors import UserError
+from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
 

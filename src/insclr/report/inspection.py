@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from insclr.atomic import whole_file
 from insclr.data.images import ImageList
-from insclr.mining.bank import MemoryBanks
+from insclr.files import whole_file
+from insclr.memory.bank import MemoryBanks
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import Pool
 from insclr.mining.verdicts import Verdicts
+from insclr.neighbours.pool import Pool
 from insclr.training.step import Batch, Decision, decide
 
 MEASURED = 256  # anchors behind the histograms and the summary

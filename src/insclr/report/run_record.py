@@ -12,7 +12,7 @@ import safetensors.numpy
 from insclr.errors import UserError
 from insclr.model.model_file import MODEL_NAME
 from insclr.report.inspection import load_inspection
-from insclr.training.tracking import read_metrics
+from insclr.tracking import read_metrics
 
 Record = dict[str, Any]
 USABLE_NAME = "usable.safetensors"

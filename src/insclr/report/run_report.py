@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from insclr.atomic import whole_file
+from insclr.files import whole_file
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector, inspector_style
 from insclr.report.page import page, section

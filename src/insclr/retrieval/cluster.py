@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from insclr.atomic import whole_file, whole_folder
 from insclr.data.decode import BadImage, decode
 from insclr.errors import UserError
+from insclr.files import whole_file, whole_folder
 from insclr.progress import progress_bar
 from insclr.retrieval.duplicates import Groups
 from insclr.retrieval.score import LIKELY, calibration_of

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from insclr.atomic import whole_file
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.files import whole_file
 from insclr.model.model_file import Model
 from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.extract import describe

@@ -1,6 +1,5 @@
 """Descriptors of images: several scales, whole pictures or boxes, batched by equal shape."""
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList, list_images
+from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, looks, to_pixels
 from insclr.errors import UserError
@@ -24,11 +24,6 @@ from insclr.recipe import DescriptorRecipe
 
 # Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
-
-
-def default_workers() -> int:
-    """Processes that decode while the network computes: one a core, up to eight."""
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def extract(

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.mining.bank import MemoryBank, MemoryBanks
-from insclr.mining.mapped_bank import MappedBank
+from insclr.memory.bank import MemoryBank, MemoryBanks
+from insclr.memory.mapped_bank import MappedBank
 from insclr.mining.own_views import Evidence, evidence
 from insclr.model.network import DescriptorNetwork
-from insclr.training.distributed import Ranks
+from insclr.ranks import Ranks
 
 _IN_MEMORY_BYTES = 2 << 30  # of both banks
 _FILL_ROWS = 8192

@@ -8,8 +8,8 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork
+from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
-from insclr.training.distributed import Ranks
 from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.sources import LateSource, view_spec
 

@@ -16,13 +16,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from insclr.atomic import whole_file
 from insclr.data.images import ImageList
 from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
+from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
-from insclr.training.distributed import Ranks
+from insclr.ranks import Ranks
 
 _BLOCK = 1024  # images a file
 _BATCH = 32  # images a forward pass

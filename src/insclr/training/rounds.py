@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from insclr.checkpoint import beside, load_latest, save_checkpoint
 from insclr.errors import UserError
 from insclr.mining.criteria import Criteria
-from insclr.mining.pool import Pool
 from insclr.mining.verdicts import Verdicts
 from insclr.model.network import DescriptorNetwork
+from insclr.neighbours.pool import Pool
 from insclr.progress import progress_bar
+from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
+from insclr.tracking import Tracker
 from insclr.training.average import WeightAverage
 from insclr.training.banks import RoundBanks
-from insclr.training.checkpoint import beside, load_latest, save_checkpoint
-from insclr.training.distributed import Ranks
 from insclr.training.schedule import rate_factor
 from insclr.training.sources import CachedSource, Source
 from insclr.training.step import Batch, Decision, contrast, decide
-from insclr.training.tracking import Tracker
 
 _TIMED_STEPS = 8  # so many steps tell how fast a round goes
 _LOG_EVERY = 10

@@ -14,8 +14,8 @@ from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
 from insclr.model.network import DescriptorNetwork
+from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
-from insclr.training.distributed import Ranks
 from insclr.training.step import Batch
 from insclr.training.synced_batch_norm import synced_batch_norm
 

@@ -15,9 +15,9 @@ from torch.nn import functional
 from insclr.mining.calibrate import calibrate
 from insclr.mining.overlap import UNKNOWN, ThingSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence
-from insclr.mining.pool import Pool, build_pool
 from insclr.mining.verdicts import Verdicts, judge, votes
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
+from insclr.neighbours.pool import Pool, build_pool
 from insclr.recipe import MiningRecipe, RoundRecipe
 
 _LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes

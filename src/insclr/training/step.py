@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from insclr.mining.bank import MemoryBanks
+from insclr.memory.bank import MemoryBanks
 from insclr.mining.criteria import Criteria
 from insclr.mining.expand import Expansion, anchor_only, compact, eligible_candidates, expand
-from insclr.mining.pool import Pool
 from insclr.mining.select import decision_similarities, query_set, select_in_batch
 from insclr.mining.verdicts import Verdicts
+from insclr.neighbours.pool import Pool
 from insclr.training.loss import LossValue, PairMasks, contrastive_loss, pair_masks, random_negatives_mask
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from insclr.model.network import DescriptorNetwork
-from insclr.training.distributed import Ranks
+from insclr.ranks import Ranks
 
 
 @contextmanager

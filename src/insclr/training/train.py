@@ -12,38 +12,39 @@ import torch
 from torch import Tensor, nn
 
 from insclr.data.images import ImageList, list_images, require_usable
+from insclr.data.labels import Labels, match_instances, read_labels
+from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.tuples import TupleSampler
+from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.labels import Labels, read_labels
+from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.mining.calibrate import Calibration, calibrate
 from insclr.mining.overlap import estimate_size, neighbour_overlap
-from insclr.mining.pool import Pool
 from insclr.mining.verdicts import Verdicts, judge, votes
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.model.refined import RefinedLinear
+from insclr.neighbours.pool import Pool
+from insclr.ranks import Ranks, joined
 from insclr.recipe import Recipe, RoundRecipe, load_recipe
 from insclr.report.inspection import inspect_round, load_inspection, save_inspection
 from insclr.report.run_report import write_report
-from insclr.retrieval.extract import default_workers
+from insclr.run_folder import RunFolder
+from insclr.tracking import SilentTracker, Tracker
 from insclr.training.banks import RoundBanks, embed_all, embed_evidence, fill_banks, open_banks
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.described import Described
-from insclr.training.distributed import Ranks, joined
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
-from insclr.training.instances import match_instances
-from insclr.training.pools import map_large_pool, round_pool
 from insclr.training.rounds import Round, train_round
-from insclr.training.run_folder import RunFolder
 from insclr.training.sources import CachedSource, ImageSource, LateSource, Source
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
 from insclr.training.step import announce
-from insclr.training.tracking import SilentTracker, Tracker
 
 logger = logging.getLogger(__name__)
+_SEEN_IMAGES = 100  # files looked for to tell whether a rank sees the images
 
 
 def train(
@@ -101,7 +102,7 @@ class _Training:
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
             self.listed = run.images(images)
-        ranks.require_images(self.listed)
+        _require_images(self.listed, ranks)
         self.described = Described(recipe, self.listed, self.cache, self.workers, self.skipped, ranks)
         self.labels = read_labels(labels) if labels else None
 
@@ -368,3 +369,13 @@ class _Training:
             return 0.0
         rounds = sum(each.train != "fc" for each in self.recipe.rounds)
         return 60 * self.recipe.minutes / rounds
+
+
+def _require_images(images: ImageList, ranks: Ranks) -> None:
+    """Refuse to train where this rank does not see the files that the first one lists."""
+    step = max(1, len(images) // _SEEN_IMAGES)
+    if ranks.first or any(images.file(i).exists() for i in range(0, len(images), step)):
+        return
+    raise UserError(
+        f"This rank sees none of the images in {images.root}: mount them under the same path on every node."
+    )

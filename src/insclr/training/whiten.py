@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from insclr.data.images import ImageList
+from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
-from insclr.evaluation.labels import read_labels
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
 from insclr.retrieval.extract import extract
-from insclr.training.instances import match_instances
 
 
 def whiten_model(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.atomic import whole_file
 from insclr.data.decode import decode
+from insclr.files import whole_file
 from insclr.retrieval.embed import Embedder
 from insclr.retrieval.score import calibration_of
 from insclr.retrieval.store import Row, Store

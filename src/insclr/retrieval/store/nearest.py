@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.atomic import whole_file
+from insclr.files import whole_file
 from insclr.retrieval.store.rows import Ids, Neighbours, Vectors
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,214 @@
+"""Recipes against each other: every entry of a list x every set x every seed, two runs at a time, one table."""
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.recipe import load_recipe
+from insclr.tracking import read_metrics
+
+# 97.5 % quantiles of Student's t, for 1, 2, ... degrees of freedom; beyond the list the normal one.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A recipe with changes, under the name it has in the table."""
+
+    name: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A set to run on: its images and the labels that measure it."""
+
+    name: str
+    images: Path
+    labels: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to."""
+
+    entry: str
+    collection: str
+    seed: int
+    recipe: str  # the hash of all its settings
+    start: float  # mAP before training
+    map: float
+    precision: float | None  # of the pairs mined in the last round
+    seconds: float
+
+
+_METHODS = ("A", "B", "C", "D-anchor", "D")
+# The paper's numbers, on cached features: what happens to a small collection that they were not made for.
+_PRINTED = (
+    "guard=false",
+    "network.start=random",
+    "network.keep_start=0",
+    "rounds.refine=false",
+    "rounds.members=nearest",
+    "rounds.lr=1e-4",
+    "rounds.pool=500",
+    "rounds.loss.margin=0.4",
+    "rounds.loss.normalise=sum",
+    "rounds.mining.similarity=cosine",
+    "rounds.mining.batch_threshold=0.65",
+    "rounds.mining.sparsity=0.6",
+    "rounds.mining.k=5",
+    "rounds.mining.repeats=4",
+    "rounds.mining.memory_floor=off",
+    "rounds.mining.ignore_above=off",
+    "rounds.mining.ignore_nearest=0",
+    "rounds.mining.pool_negatives=true",
+    "rounds.mining.memory_positives=true",
+    "rounds.mining.random_negatives=100000",
+)
+# The tables of the paper, as ready lists; the base recipe is the user's choice.
+LISTS: dict[str, tuple[Entry, ...]] = {
+    "methods": tuple(
+        Entry(name, (f'rounds.method="{name}"', *(("rounds.members=nearest",) if name in "ABC" else ())))
+        for name in _METHODS
+    ),
+    "printed": tuple(
+        Entry(f"{name} as printed", (f'rounds.method="{name}"', *_PRINTED)) for name in _METHODS
+    ),
+    "memory": tuple(
+        Entry(
+            f"{aggregate} {choose}{' sparse' if sparsity != 'off' else ''} {repeats}x",
+            (
+                f"rounds.mining.aggregate={aggregate}",
+                f"rounds.mining.choose={choose}",
+                f"rounds.mining.sparsity={sparsity}",
+                f"rounds.mining.repeats={repeats}",
+            ),
+        )
+        for aggregate in ("mean", "max")
+        for choose in ("topk", "threshold")
+        for sparsity in ("off", "0.6")
+        for repeats in (1, 2, 4)
+        if not (choose == "threshold" and sparsity != "off")
+    ),
+    "batch": tuple(
+        Entry(
+            f"{strategy} {threshold}",
+            (f"rounds.mining.strategy={strategy}", f"rounds.mining.batch_threshold={threshold}"),
+        )
+        for strategy in ("nn", "augmented", "plain", "relative", "multiscale")
+        for threshold in (0.5, 0.6, 0.65, 0.7, 0.8)
+        if strategy != "nn" or threshold == 0.5
+    ),
+    "neighbours": tuple(Entry(f"N_b {n}", (f"rounds.neighbours={n}",)) for n in (1, 3, 5, 7)),
+    "pool": tuple(Entry(f"P {n}", (f"rounds.pool={n}",)) for n in (50, 100, 250, 500, 1000)),
+}
+
+
+def ablate(
+    entries: Sequence[Entry],
+    collections: Sequence[Collection],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    recipe: str = "fast",
+    parallel: int = 2,
+) -> str:
+    """Run what is not run yet, and write table.md and results.json under `out`; give back the table.
+
+    Every run is an `insclr train --resume` in a process of its own: an interrupted ablation goes on where it was.
+    """
+    for entry in entries:
+        load_recipe(recipe, entry.changes)  # a wrong setting is told before hours of work
+    jobs = [(entry, place, seed) for place in collections for seed in seeds for entry in entries]
+    threads = max(1, (os.cpu_count() or 1) // parallel)
+    with ThreadPoolExecutor(parallel) as pool:
+        done = list(pool.map(lambda job: _run(job[0], job[1], job[2], out, recipe, threads), jobs))
+    table = _table(done, entries, collections)
+    with whole_file(out / "results.json") as scratch:
+        scratch.write_text(json.dumps([outcome.__dict__ for outcome in done], indent=1))
+    with whole_file(out / "table.md") as scratch:
+        scratch.write_text(table)
+    return table
+
+
+def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
+    changes = (*entry.changes, f"seed={seed}")
+    fingerprint = load_recipe(recipe, changes).fingerprint()
+    name = hashlib.sha256(f"{entry.name} {fingerprint}".encode()).hexdigest()[:12]
+    folder = out / "runs" / place.name / name
+    kept = folder.with_suffix(".json")
+    if kept.exists():
+        return Outcome(**json.loads(kept.read_text()))
+    command = [
+        sys.executable,
+        "-m",
+        "insclr",
+        "train",
+        str(place.images),
+        "--out",
+        str(folder),
+        "--recipe",
+        recipe,
+    ]
+    command += ["--labels", str(place.labels), "--cache", str(out / "cache" / place.name), "--resume"]
+    for change in changes:
+        command += ["--set", change]
+    began = time.monotonic()
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
+    )
+    if ended.returncode:
+        raise UserError(f"{entry.name} on {place.name}, seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
+    records = read_metrics(folder)
+    maps = [record["map"] for record in records if record.get("map") is not None]
+    shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
+    shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
+    outcome = Outcome(
+        entry.name, place.name, seed, fingerprint, maps[0], maps[-1], shares[-1] if shares else None,
+        time.monotonic() - began,
+    )  # fmt: skip
+    with whole_file(kept) as scratch:
+        scratch.write_text(json.dumps(outcome.__dict__))
+    return outcome
+
+
+def _table(done: Sequence[Outcome], entries: Sequence[Entry], collections: Sequence[Collection]) -> str:
+    head = "| | " + " | ".join(f"{place.name} mAP | precision | s" for place in collections) + " | recipe |"
+    lines = [head, "|---" * (3 * len(collections) + 2) + "|"]
+    for entry in entries:
+        cells = list(_cells(done, entry, collections))
+        hashes = sorted({outcome.recipe for outcome in done if outcome.entry == entry.name})
+        lines.append(f"| {entry.name} | " + " | ".join(cells) + f" | {', '.join(hashes)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(done: Sequence[Outcome], entry: Entry, collections: Sequence[Collection]) -> Iterator[str]:
+    for place in collections:
+        some = [
+            outcome for outcome in done if (outcome.entry, outcome.collection) == (entry.name, place.name)
+        ]
+        values = [outcome.map for outcome in some]
+        shares = [outcome.precision for outcome in some if outcome.precision is not None]
+        yield f"{mean(values):.1f}{interval(values)}"
+        yield f"{mean(shares):.2f}" if shares else ""
+        yield f"{mean(outcome.seconds for outcome in some):.0f}"
+
+
+def interval(values: Sequence[float]) -> str:
+    """The half width of the 95 % interval of their mean, by Student's t; empty for a single value."""
+    if len(values) < 2:
+        return ""
+    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else 1.96
+    return f" ± {quantile * stdev(values) / math.sqrt(len(values)):.1f}"

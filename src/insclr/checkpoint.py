@@ -1,0 +1,69 @@
+"""Checkpoints: written aside and renamed, the last few kept, read without running code from them."""
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from insclr.errors import UserError
+from insclr.files import whole_file
+
+logger = logging.getLogger(__name__)
+_NAME = re.compile(r"step-(\d+)\.pt")
+
+
+def save_checkpoint(
+    folder: Path, step: int, state: dict[str, Any], keep: int, files: Mapping[str, Path] | None = None
+) -> None:
+    """Write `state` as folder/step-N.pt with copies of `files` beside it; remove all but the last `keep`."""
+    try:
+        for name, file in (files or {}).items():
+            with whole_file(beside(folder, step, name)) as scratch:
+                shutil.copyfile(file, scratch)
+        # Last, so that a checkpoint that is there has all its copies.
+        with whole_file(folder / f"step-{step:07d}.pt") as scratch:
+            torch.save(state, scratch)
+    except OSError as error:
+        raise UserError(
+            f"The checkpoint in {folder} could not be written ({error.strerror or error}). "
+            f"What was written before is whole: free some space and run the same command with --resume."
+        ) from error
+    for old in list_checkpoints(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    kept = {path.stem for path in list_checkpoints(folder)}
+    for copy in folder.glob("step-*.bank"):
+        if copy.name.split(".")[0] not in kept:
+            copy.unlink(missing_ok=True)
+
+
+def beside(folder: Path, step: int, name: str) -> Path:
+    """Where the checkpoint of `step` keeps its copy of a memory-mapped bank."""
+    return folder / f"step-{step:07d}.{name}.bank"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a round, oldest first."""
+    return sorted(path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+
+
+def step_of(checkpoint: Path) -> int:
+    """How many steps were done when the checkpoint was written."""
+    match = _NAME.fullmatch(checkpoint.name)
+    assert match is not None
+    return int(match[1])
+
+
+def load_latest(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read, or None where there is none."""
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, OSError, ValueError) as error:
+            logger.warning("%s cannot be read (%s): trying the one before it", path, error)
+            continue
+        return state
+    return None

@@ -1,5 +1,0 @@
-"""A collection of invented products, photographed by program: something to search without a download."""
-
-from insclr.data.demo.collection import draw_collection
-
-__all__ = ["draw_collection"]

@@ -1,0 +1,1 @@
+"""What a method keeps between steps, in memory or in files: memory banks and candidate pools."""

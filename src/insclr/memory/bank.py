@@ -1,0 +1,135 @@
+"""Memory banks: one feature row an image."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from insclr.errors import UserError
+from insclr.memory.buffers import Buffers
+
+_READ_ROWS = 512
+
+
+class MemoryBank:
+    """The last feature of every image (paper, Memory bank): one encoder, no momentum copy.
+
+    Rows that were never written are zero. This one lives in memory; `mapped_bank.MappedBank` in a file.
+    """
+
+    def __init__(self, rows: int, dim: int, dtype: torch.dtype = torch.float32) -> None:
+        self._features = self._allocate(rows, dim, dtype)  # (rows, dim)
+        self._written = torch.full((rows,), -1, dtype=torch.int64)  # step of the last write
+        self._buffers = Buffers()
+        self._narrow = torch.empty(_READ_ROWS, dim, dtype=dtype)  # rows on their way to float32
+
+    def _allocate(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(rows, dim, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    @property
+    def features(self) -> Tensor:
+        """All rows (N, D), in the type they are stored in; not a copy."""
+        return self._features
+
+    @property
+    def dim(self) -> int:
+        """Length of a feature."""
+        return int(self._features.shape[1])
+
+    def write(self, ids: Tensor, features: Tensor, step: int) -> None:
+        """Store `features` (B, D) as the rows `ids` (B,); of an id that comes twice the last one stays."""
+        ids, last = _last_of_each(ids.reshape(-1).cpu())
+        rows = features.detach().reshape(-1, self.dim)
+        self._store(ids, rows[last.to(rows.device)].to("cpu", self._features.dtype))
+        self._written[ids] = step
+
+    def fill(self, features: Tensor, step: int, first: int = 0) -> None:
+        """Store `features` as the rows from `first` on: the first fill, at once or block by block."""
+        self._store_block(first, features.detach().to("cpu", self._features.dtype))
+        self._written[first : first + len(features)] = step
+
+    def _store(self, ids: Tensor, rows: Tensor) -> None:
+        self._features[ids] = rows
+
+    def _store_block(self, first: int, rows: Tensor) -> None:
+        self._features[first : first + len(rows)] = rows
+
+    def ahead(self, ids: Tensor) -> None:
+        """Say that the rows `ids` will be read next; a bank that is slow to read gets them meanwhile."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows `ids`, of any shape, as float32 (..., D); a copy, without gradient."""
+        flat = ids.reshape(-1).cpu()
+        rows = self._buffers.lend((len(flat), self.dim))
+        self._widen(self._features, flat, rows)
+        return rows.view(*ids.shape, self.dim)
+
+    def _widen(self, features: Tensor, flat: Tensor, rows: Tensor) -> None:
+        """Write the rows `flat` of `features` as float32 into `rows`."""
+        if features.dtype == torch.float32:
+            torch.index_select(features, 0, flat, out=rows)
+            return
+        # A block at a time, so that the rows are still in the processor's cache when they are widened.
+        for start in range(0, len(flat), _READ_ROWS):
+            block = flat[start : start + _READ_ROWS]
+            narrow = self._narrow[: len(block)]
+            torch.index_select(features, 0, block, out=narrow)
+            rows[start : start + len(block)] = narrow
+
+    def freshness(self, step: int) -> Tensor:
+        """How many steps ago each row was written, as (rows,) int64; -1 for never."""
+        return torch.where(self._written < 0, -1, step - self._written)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The rows and their write steps, for a checkpoint; not copies."""
+        return {"features": self.features, "written": self._written}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over the rows of a checkpoint."""
+        if state["features"].shape != self._features.shape:
+            raise UserError(
+                f"The memory bank in the checkpoint holds {_size(state['features'])}, this run needs "
+                f"{_size(self._features)}. Resume with the images and the dimension of the first run."
+            )
+        self.fill(state["features"], step=0)
+        self._written.copy_(state["written"])
+
+
+@dataclass
+class MemoryBanks:
+    """The two banks of the paper: `plain` decides in mining, `augmented` stands in the loss."""
+
+    plain: MemoryBank
+    augmented: MemoryBank
+
+    def write(self, ids: Tensor, plain: Tensor, augmented: Tensor, step: int) -> None:
+        """Store both features of the images `ids`: the first thing every iteration does."""
+        self.plain.write(ids, plain, step)
+        self.augmented.write(ids, augmented, step)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """Both banks, for a checkpoint."""
+        return {"plain": self.plain.state_dict(), "augmented": self.augmented.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over both banks of a checkpoint."""
+        self.plain.load_state_dict(state["plain"])
+        self.augmented.load_state_dict(state["augmented"])
+
+
+def _last_of_each(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct ids, and the place of the last occurrence of each."""
+    ids, places = ids.long().sort(stable=True)
+    is_last = torch.ones_like(ids, dtype=torch.bool)
+    is_last[:-1] = ids[:-1] != ids[1:]
+    return ids[is_last], places[is_last]
+
+
+def _size(features: Tensor) -> str:
+    rows, dim = features.shape
+    return f"{rows} rows of {dim}"

@@ -1,0 +1,154 @@
+"""The run folder: the only state a training leaves, and what a resumed one finds."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from insclr.checkpoint import list_checkpoints, step_of
+from insclr.data.images import ImageList
+from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.mining.overlap import UNKNOWN, ThingSize
+from insclr.model.model_file import MODEL_NAME
+from insclr.model.network import DescriptorNetwork
+from insclr.recipe import Recipe, load_recipe, to_toml
+
+_RECIPE = "recipe.toml"
+_IMAGES = "images.json"
+_USABLE = "usable.safetensors"
+_END = "end.safetensors"
+_START = "start.json"
+_START_FC = "start.safetensors"
+
+
+class RunFolder:
+    """recipe.toml, images.json, round-N/ with checkpoints and end weights, metrics.jsonl, the model, the report."""
+
+    def __init__(self, path: Path, recipe: Recipe, *, resume: bool, first: bool = True) -> None:
+        """Open or make the folder; of several ranks only the `first` makes it, the others must find it."""
+        self.path = path
+        self.resumed = (path / _RECIPE).exists()
+        if not first and not self.resumed:
+            raise UserError(
+                f"This rank does not see the run folder {path}: put it on a disk that all nodes share."
+            )
+        if self.resumed and first and not resume:
+            raise UserError(
+                f"{path} already holds a run: pass --resume to go on with it, or choose another --out."
+            )
+        if self.resumed:
+            self._same_recipe(recipe)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is not a run folder: choose another --out.")
+        path.mkdir(parents=True, exist_ok=True)
+        if not self.resumed:
+            with whole_file(path / _RECIPE) as scratch:
+                scratch.write_text(to_toml(recipe, comments=True))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model is there."""
+        return (self.path / MODEL_NAME).exists()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the folder: a second process that would train into it is told so."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"Another process is training into {self.path}.") from None
+            yield
+
+    def images(self, current: ImageList | None) -> ImageList:
+        """The run's list of images: ids must mean the same after a resume, whatever the folder holds by now.
+
+        Ranks that follow the first need not list any themselves.
+        """
+        file = self.path / _IMAGES
+        if file.exists():
+            kept = json.loads(file.read_text())
+            return ImageList(Path(kept["root"]), tuple(kept["paths"]))
+        assert current is not None
+        with whole_file(file) as scratch:
+            scratch.write_text(
+                json.dumps({"root": str(current.root.absolute()), "paths": list(current.paths)})
+            )
+        return current
+
+    def usable(self, seen: Tensor | None) -> Tensor:
+        """Ids of the images that could be read when the run began, (usable,) int64: at first those `seen` now."""
+        file = self.path / _USABLE
+        if seen is not None and not file.exists():
+            with whole_file(file) as scratch:
+                safetensors.torch.save_file({"ids": seen}, scratch)
+        return safetensors.torch.load_file(file)["ids"]
+
+    def note_start(self, size: ThingSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+        """Keep what was learned about the collection before the first round, and the layer that starts with it."""
+        with whole_file(self.path / _START_FC) as scratch:
+            safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
+        with whole_file(self.path / _START) as scratch:
+            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
+
+    def size(self) -> ThingSize:
+        """How many pictures a thing has, as estimated at the start."""
+        file = self.path / _START
+        return ThingSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
+
+    def start_fc(self) -> dict[str, Tensor]:
+        """Weight and bias that the fully connected layer started with."""
+        return safetensors.torch.load_file(self.path / _START_FC)
+
+    def start_reasons(self) -> list[str]:
+        """Why the run started as it did."""
+        file = self.path / _START
+        return list(json.loads(file.read_text())["reasons"]) if file.exists() else []
+
+    def round_folder(self, number: int) -> Path:
+        """Where round `number`, from 1, keeps its checkpoints and its end."""
+        return self.path / f"round-{number}"
+
+    def end_round(self, number: int, network: DescriptorNetwork) -> None:
+        """Keep the weights a round ended with: its successor starts from them."""
+        weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+        with whole_file(self.round_folder(number) / _END) as scratch:
+            safetensors.torch.save_file(weights, scratch)
+
+    def finished_rounds(self) -> int:
+        """How many rounds have ended."""
+        number = 0
+        while (self.round_folder(number + 1) / _END).exists():
+            number += 1
+        return number
+
+    def load_round(self, number: int, network: DescriptorNetwork) -> None:
+        """Give the network the weights that round `number` ended with."""
+        network.load_state_dict(safetensors.torch.load_file(self.round_folder(number) / _END))
+
+    def resume_point(self) -> tuple[int, int] | None:
+        """(round, step) that a resumed run goes on from; None for a new run."""
+        if not self.resumed:
+            return None
+        number = self.finished_rounds() + 1
+        checkpoints = list_checkpoints(self.round_folder(number))
+        return number, step_of(checkpoints[-1]) if checkpoints else -1
+
+    def _same_recipe(self, recipe: Recipe) -> None:
+        kept = load_recipe(self.path / _RECIPE)
+        if kept.fingerprint() == recipe.fingerprint():
+            return
+        before, after = to_toml(kept).splitlines(), to_toml(recipe).splitlines()
+        changed = [
+            f"{new} (the run has {old})" for old, new in zip(before, after, strict=False) if old != new
+        ]
+        raise UserError(
+            f"{self.path} holds a run with another recipe: {'; '.join(changed[:5])}. "
+            f"Resume it with the same settings, or choose another --out."
+        )

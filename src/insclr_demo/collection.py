@@ -1,0 +1,133 @@
+"""Drawing the demo collection into a folder."""
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from insclr.errors import UserError
+from insclr.files import whole_folder
+from insclr.progress import progress_bar
+from insclr_demo.catalogue import Thing, catalogue, strangers
+from insclr_demo.scene import photograph
+from insclr_demo.solids import FLAT_KINDS, Solid, build
+
+_CARD = "collection.json"  # says what the folder holds, so that a second run can leave it alone
+_EDITION = 1  # raised when the drawing changes, so that an older collection is not taken for this one
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything the bytes of a collection depend on."""
+
+    things: int
+    views: int
+    size: int
+    seed: int
+    edition: int = _EDITION
+
+
+def draw_collection(
+    out: Path | str,
+    *,
+    things: int = 60,
+    views: int = 25,
+    size: int = 224,
+    seed: int = 0,
+    workers: int | None = None,
+) -> Path:
+    """Draw `things` look-alike products, `views` JPEG photos of each, with `labels.csv` (path, instance).
+
+    The same arguments give the same bytes on one machine, with any number of worker processes (None: one per
+    core). A folder that already holds this very collection is left alone; one that holds anything else is refused.
+    """
+    plan, out = _Plan(things, views, size, seed), Path(out)
+    if min(things, views) < 1 or size < 32 or (workers is not None and workers < 1):
+        raise UserError(
+            f"cannot draw {things} things, {views} views of {size} pixels, with {workers} workers: "
+            "ask for at least 1 thing, 1 view, 32 pixels and 1 worker"
+        )
+    if _already_drawn(out, plan):
+        return out
+    with whole_folder(out) as folder:
+        with progress_bar("Drawing", things) as bar:
+            for _ in _drawn(folder, plan, workers or os.cpu_count() or 1):
+                bar.advance()
+        _write_labels(folder / "labels.csv", plan)
+        (folder / _CARD).write_text(json.dumps(asdict(plan)) + "\n")
+    return out
+
+
+def _already_drawn(out: Path, plan: _Plan) -> bool:
+    """Whether `out` holds this collection; UserError if it holds anything else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    try:
+        card = json.loads((out / _CARD).read_text())
+    except (OSError, ValueError):
+        raise UserError(
+            f"{out} exists and is not a demo collection: nothing was drawn; name a new folder"
+        ) from None
+    if card != asdict(plan):
+        raise UserError(
+            f"{out} holds another demo collection ({card}): nothing was drawn; delete it or name a new folder"
+        )
+    return all((out / path).is_file() for path, _ in _labels(plan))
+
+
+def _drawn(folder: Path, plan: _Plan, workers: int) -> Iterator[None]:
+    """Draw every thing, in this process or in several; yields as each is done."""
+    numbers = range(plan.things)
+    if workers == 1:
+        for number in numbers:
+            _draw_thing(folder, number, plan)
+            yield
+        return
+    with ProcessPoolExecutor(min(workers, plan.things)) as pool:
+        yield from pool.map(_draw_thing, [folder] * plan.things, numbers, [plan] * plan.things)
+
+
+def _draw_thing(folder: Path, number: int, plan: _Plan) -> None:
+    """All photos of one thing. A photo depends on the plan's seed and its own place alone."""
+    thing = catalogue(plan.things, plan.seed)[number]
+    place = folder / "images" / thing.name
+    place.mkdir(parents=True)
+    solid = build(thing)
+    for view in range(plan.views):
+        rng = np.random.default_rng([plan.seed, 4, number, view])
+
+        def stranger(flat: bool, rng: np.random.Generator) -> Solid:
+            chosen = [other for other in _strangers(plan.seed) if (other.kind in FLAT_KINDS) == flat]
+            return _stranger(chosen[int(rng.integers(len(chosen)))])
+
+        photo = photograph(solid, stranger, plan.size, rng)
+        photo.save(place / f"{view:02d}.jpg", quality=int(rng.integers(45, 93)))
+
+
+@lru_cache(maxsize=1)
+def _strangers(seed: int) -> list[Thing]:
+    return strangers(seed)
+
+
+@lru_cache(maxsize=128)
+def _stranger(thing: Thing) -> Solid:
+    return build(thing)
+
+
+def _labels(plan: _Plan) -> Iterator[tuple[str, str]]:
+    for thing in catalogue(plan.things, plan.seed):
+        for view in range(plan.views):
+            yield f"images/{thing.name}/{view:02d}.jpg", thing.name
+
+
+def _write_labels(path: Path, plan: _Plan) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("path", "instance"))
+        writer.writerows(_labels(plan))
