@@ -17,7 +17,7 @@ from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.retrieval.extract import describe
 from insclr.training.train import train
-from insclr.training.whiten import whiten_model
+from insclr.jobs.whiten import whiten_model
 
 
 def halves(labels: Labels) -> tuple[Labels, Labels]:

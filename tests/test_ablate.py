@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from insclr.ablate import LISTS, Collection, Entry, ablate, interval
 from insclr.errors import UserError
+from insclr.jobs.ablate import LISTS, Collection, Entry, ablate, interval
 from insclr.recipe import load_recipe
 
 _TINY = """

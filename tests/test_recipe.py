@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from insclr.errors import UserError
-from insclr.recipe import Recipe, from_table, load_recipe, recipe_names, to_toml
+from insclr.recipe import InsclrSettings, Recipe, from_table, load_recipe, recipe_names, to_toml
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -18,65 +18,125 @@ def test_a_recipe_survives_being_written_and_read(name: str) -> None:
 
 def test_the_papers_table_for_landmarks() -> None:
     recipe = load_recipe("paper-gldv2")
-    assert (recipe.network.backbone, recipe.network.dim, recipe.network.gem_p) == ("resnet101", 2048, 3.0)
+    network = recipe.network
+    # torchvision's weights, which the paper used; timm's plain names stand for others.
+    assert (network.backbone, network.dim, network.gem_p, network.bias) == (
+        "resnet101.tv_in1k",
+        2048,
+        3.0,
+        False,
+    )
     assert recipe.descriptor.scales == (2**0.5, 1.0, 2**-0.5)
     assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "longest")
     first, second = recipe.rounds
-    batches = [each.tuples * (1 + each.neighbours) for each in recipe.rounds]
+    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]
     assert batches == [200, 64]
     assert [(each.augmented_size, each.plain_size) for each in recipe.rounds] == [(224, 512), (448, 512)]
     assert (first.steps, first.lr, first.milestones) == (60_000, 1e-4, (30_000, 45_000))
     assert (second.steps, second.lr, second.milestones) == (40_000, 3e-5, (20_000,))
     for each in recipe.rounds:
-        assert (each.method, each.pool, each.neighbours, each.weight_decay) == ("D", 500, 3, 1e-4)
-        assert (each.mining.strategy, each.mining.batch_threshold) == ("plain", 0.65)
-        assert (each.mining.aggregate, each.mining.choose, each.mining.k, each.mining.repeats) == (
-            "mean",
-            "topk",
-            5,
-            4,
-        )
+        method = each.method
+        assert isinstance(method, InsclrSettings)
+        assert (method.variant, method.pool, method.neighbours, each.weight_decay) == ("D", 500, 3, 1e-4)
+        assert (method.strategy, method.batch_threshold, method.sparsity) == ("plain", 0.65, "off")
+        assert (method.aggregate, method.choose, method.k, method.repeats) == ("mean", "topk", 5, 4)
         assert (each.loss.margin, each.loss.normalise) == (0.4, "sum")
 
 
-def test_the_released_recipe_for_instre() -> None:
+def test_the_papers_text_for_instre() -> None:
     recipe = load_recipe("paper-instre")
-    assert (recipe.network.backbone, recipe.network.dim, recipe.descriptor.size) == ("resnet50", 256, 256)
+    network = recipe.network
+    assert (network.backbone, network.dim, network.bias) == ("resnet50.tv_in1k", 256, False)
+    assert (recipe.descriptor.size, len(recipe.descriptor.scales)) == (256, 3)
     assert [(each.steps, each.lr, each.clip) for each in recipe.rounds] == [
         (4000, 3e-4, 10.0),
         (4000, 3e-5, 10.0),
     ]
-    assert all((each.mining.k, each.mining.repeats) == (20, 2) for each in recipe.rounds)
+    for each in recipe.rounds:
+        assert isinstance(each.method, InsclrSettings)
+        assert (each.method.k, each.method.repeats, each.method.batch_threshold) == (20, 2, 0.65)
+
+
+def test_the_released_configuration_for_instre() -> None:
+    recipe = load_recipe("released-instre")
+    assert recipe.descriptor.scales == (1.0,)
+    assert (recipe.network.bias, recipe.network.normalise_pooled) == (True, False)
+    first, second = (each.method for each in recipe.rounds)
+    assert isinstance(first, InsclrSettings)
+    assert isinstance(second, InsclrSettings)
+    assert (first.variant, second.variant) == ("A", "D")  # nn first, mining last
+    for each in recipe.rounds:
+        assert (each.tuples, each.augmented_size, each.crop) == (24, 224, (0.75, 1.0))
+    assert (second.batch_threshold, second.sparsity, second.k, second.repeats) == (0.6, 0.6, 20, 2)
+    assert (second.accept_above, second.ignore_above, second.pool_negatives) == (0.95, 0.65, False)
+
+
+def test_the_released_configuration_for_landmarks() -> None:
+    recipe = load_recipe("released-gldv2")
+    assert (recipe.network.bias, recipe.network.normalise_pooled) == (False, True)
+    assert [(each.tuples, each.augmented_size, each.steps) for each in recipe.rounds] == [
+        *[(64, 224, 60_000)] * 3,
+        (16, 448, 40_000),
+    ]
+    first, last = recipe.rounds[0].method, recipe.rounds[-1].method
+    assert isinstance(first, InsclrSettings)
+    assert isinstance(last, InsclrSettings)
+    assert (first.variant, first.ignore_nearest, first.bank_from) == ("B", 50, 4000)
+    assert (last.accept_above, last.ignore_above, last.sparsity, last.k) == (0.75, 0.5, 0.6, 5)
+
+
+def test_a_recipe_builds_on_another() -> None:
+    fast, default, thorough = (load_recipe(name) for name in ("fast", "default", "thorough"))
+    assert default.rounds[:2] == fast.rounds
+    assert thorough.rounds[:5] == default.rounds
+    assert default.descriptor == fast.descriptor
+    assert (fast.network.keep_start, default.network.keep_start) == (0.6, 0.75)
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'extends = "{file}"\n')
+    with pytest.raises(UserError, match="extends itself"):
+        load_recipe(file)
 
 
 def test_a_change_reaches_one_round_or_all() -> None:
-    recipe = load_recipe("paper-gldv2", ("rounds.1.lr=1e-6", "rounds.mining.k=7", "network.pooling=mac"))
+    recipe = load_recipe("paper-gldv2", ("rounds.1.lr=1e-6", "rounds.method.k=7", "network.dim=64"))
     assert [each.lr for each in recipe.rounds] == [1e-4, 1e-6]
-    assert [each.mining.k for each in recipe.rounds] == [7, 7]
-    assert recipe.network.pooling == "mac"
+    assert [each.method.k for each in recipe.rounds if isinstance(each.method, InsclrSettings)] == [7, 7]
+    assert recipe.network.dim == 64
 
 
-def test_times_repeats_a_round(tmp_path: Path) -> None:
+def test_times_repeats_a_round_and_each_is_changed_alone(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('[[rounds]]\ntimes = 3\nmethod = "A"\n')
-    assert [each.method for each in load_recipe(file).rounds] == ["A", "A", "A"]
-    file.write_text('[[rounds]]\ntimes = 1\nmethod = "A"\n')
-    assert [each.method for each in load_recipe(file).rounds] == ["A"]
+    file.write_text('[[rounds]]\ntimes = 3\nmethod = { name = "insclr", variant = "A" }\n')
+    changed = load_recipe(file, ("rounds.1.method.variant=C",))
+    assert [each.method.variant for each in changed.rounds] == ["A", "C", "A"]
+    file.write_text("[[rounds]]\ntimes = 0\n")
+    with pytest.raises(UserError, match="times = 0 is not possible"):
+        load_recipe(file)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("network.dimm=3", "unknown key network.dimm"),
-        ("rounds.mining.kk=3", "unknown key rounds.0.mining.kk"),
+        ("rounds.method.kk=3", "unknown key rounds.0.method.kk. Read here: name, variant"),
         ("network.dim=wide", "network.dim = 'wide' is not possible; it takes a whole number"),
-        ("rounds.method=E", 'takes "A" or "B"'),
-        ("rounds.pool=2", "rounds.0.pool must be larger than neighbours (3)"),
+        ("network.dim=true", "network.dim = True is not possible; it takes a whole number"),
+        ("rounds.method.variant=E", "rounds.0.method.variant = 'E' is not possible; it takes 'A', 'B'"),
+        ("rounds.method.name=other", "rounds.0.method.name must be one of insclr, calibrated"),
+        ("rounds.method.batch_threshold=x", "it takes a number or 'auto'"),
+        ("rounds.method.pool=2", "rounds.0: method.pool must be larger than method.neighbours (3)"),
         ("rounds.7.lr=1", "has 2 rounds"),
         ("rounds.lr", "key=value"),
-        ("descriptor.size=4", "at least 16 pixels"),
-        ("network.keep_start=0.5", "network.keep_start must be 0 where the fc starts at random"),
-        ("network.keep_start=2", "network.keep_start must be a number from 0 to 1"),
+        ("descriptor.size=4", "a number greater than or equal to 16"),
+        ("descriptor.scales=[]", "descriptor.scales = [] is not possible"),
+        ("network.keep_start=0.5", "keep_start must be 0 where the fc starts at random"),
+        ("network.keep_start=2", "network.keep_start = 2 is not possible"),
+        ("network.start=pca", "bias must be true"),
+        ("minutes=-1", "minutes = -1 is not possible"),
+        ("rounds.loss.margin=nan", "rounds.0.loss.margin = nan is not possible"),
     ],
 )
 def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> None:
@@ -85,14 +145,36 @@ def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> No
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "change"),
+    [
+        ("fast", "minutes=3"),  # the fc alone is trained: there is no time to plan
+        ("fast", "rounds.method.k=3"),  # measured, not set
+        ("fast", "rounds.precision=bf16"),
+        ("paper-instre", "rounds.method.memory_threshold=0.5"),  # only choose = threshold reads it
+        ("paper-instre", "rounds.method.scales=[1.0]"),  # only strategy = multiscale does
+        ("paper-instre", "rounds.method.random_negatives=5"),  # only variants B and C do
+        ("paper-instre", "rounds.cached_views=2"),
+        ("released-instre", "rounds.0.method.k=3"),  # variant A mines nothing
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(recipe: str, change: str) -> None:
+    with pytest.raises(UserError, match=r"nothing reads|unknown key"):
+        load_recipe(recipe, (change,))
+
+
+def test_what_a_change_leaves_unread_is_dropped() -> None:
+    changed = load_recipe("paper-instre", ("rounds.method.variant=A",))
+    assert "k = 20" in to_toml(load_recipe("paper-instre"))
+    assert "k = " not in to_toml(changed)
+
+
 def test_an_unknown_recipe_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="paper-gldv2"):
         load_recipe("nothing")
 
 
 def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
-    from dataclasses import replace
-
     recipe = Recipe()
-    assert replace(recipe, name="other").fingerprint() == recipe.fingerprint()
-    assert replace(recipe, seed=1).fingerprint() != recipe.fingerprint()
+    assert recipe.with_(name="other").fingerprint() == recipe.fingerprint()
+    assert recipe.with_(seed=1).fingerprint() != recipe.fingerprint()

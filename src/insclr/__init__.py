@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from insclr.data.images import ImageList, list_images
     from insclr.errors import UserError
+    from insclr.jobs.train import train
     from insclr.model.model_file import Model
     from insclr.model.model_file import resolve_model as load
     from insclr.recipe import Recipe, load_recipe
     from insclr.retrieval.extract import describe as embed
-    from insclr.training.train import train
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,7 @@ _WHERE = {
     "list_images": ("insclr.data.images", "list_images"),
     "load": ("insclr.model.model_file", "resolve_model"),
     "load_recipe": ("insclr.recipe", "load_recipe"),
-    "train": ("insclr.training.train", "train"),
+    "train": ("insclr.jobs.train", "train"),
 }
 
 __all__ = [

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from insclr.checkpoint import list_checkpoints, step_of
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.mining.overlap import UNKNOWN, ThingSize
+from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import Recipe, load_recipe, to_toml
@@ -90,17 +91,17 @@ class RunFolder:
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return safetensors.torch.load_file(file)["ids"]
 
-    def note_start(self, size: ThingSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+    def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""
         with whole_file(self.path / _START_FC) as scratch:
             safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
         with whole_file(self.path / _START) as scratch:
             scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
 
-    def size(self) -> ThingSize:
+    def size(self) -> InstanceSize:
         """How many pictures a thing has, as estimated at the start."""
         file = self.path / _START
-        return ThingSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
+        return InstanceSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
 
     def start_fc(self) -> dict[str, Tensor]:
         """Weight and bias that the fully connected layer started with."""
@@ -120,6 +121,18 @@ class RunFolder:
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         with whole_file(self.round_folder(number) / _END) as scratch:
             safetensors.torch.save_file(weights, scratch)
+
+    def save_inspection(self, number: int, moment: str, inspection: dict[str, Any]) -> None:
+        """Keep what the mining decided for some anchors at the "start" or the "end" of a round."""
+        with whole_file(self.round_folder(number) / f"inspection-{moment}.json") as scratch:
+            scratch.write_text(json.dumps(inspection))
+
+    def inspection(self, number: int, moment: str) -> dict[str, Any] | None:
+        """What `save_inspection` kept. The end of a round is also the start of the next one."""
+        file = self.round_folder(number) / f"inspection-{moment}.json"
+        if file.exists():
+            return dict(json.loads(file.read_text()))
+        return self.inspection(number + 1, "start") if moment == "end" else None
 
     def finished_rounds(self) -> int:
         """How many rounds have ended."""

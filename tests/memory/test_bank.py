@@ -18,21 +18,15 @@ def bank(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBank:
 
 
 def test_rows_come_back_as_written_in_any_shape(bank: MemoryBank) -> None:
-    bank.write(torch.tensor([4, 1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), step=0)
+    bank.write(torch.tensor([4, 1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     read = bank.read(torch.tensor([[1, 4], [0, 1]], dtype=torch.int32))
     assert read.tolist() == [[[3, 4], [1, 2]], [[0, 0], [3, 4]]]
 
 
-def test_freshness_counts_steps_since_the_row_was_written(bank: MemoryBank) -> None:
-    bank.fill(torch.ones(4, 2), step=0)
-    bank.write(torch.tensor([3, 2]), torch.zeros(2, 2), step=7)
-    assert bank.freshness(10).tolist() == [10, 10, 3, 3, -1, -1]
-
-
 def test_fill_block_by_block(bank: MemoryBank) -> None:
     rows = torch.arange(12.0).view(6, 2)
-    bank.fill(rows[:4], step=1)
-    bank.fill(rows[4:], step=1, first=4)
+    bank.fill(rows[:4])
+    bank.fill(rows[4:], first=4)
     assert torch.equal(bank.read(torch.arange(6)), rows)
 
 
@@ -41,13 +35,13 @@ def test_the_last_of_several_writes_to_one_row_stays(ids: list[int]) -> None:
     bank, expected = MemoryBank(6, 1), [0.0] * 6
     for place, i in enumerate(ids):
         expected[i] = place + 1.0
-    bank.write(torch.tensor(ids, dtype=torch.int64), torch.arange(1.0, len(ids) + 1)[:, None], step=0)
+    bank.write(torch.tensor(ids, dtype=torch.int64), torch.arange(1.0, len(ids) + 1)[:, None])
     assert bank.read(torch.arange(6))[:, 0].tolist() == expected
 
 
 def test_reading_gives_a_copy_without_gradient(bank: MemoryBank) -> None:
     feature = torch.ones(1, 2, requires_grad=True)
-    bank.write(torch.tensor([0]), feature, step=0)
+    bank.write(torch.tensor([0]), feature)
     read = bank.read(torch.tensor([0]))
     read += 1
     assert not read.requires_grad
@@ -57,20 +51,19 @@ def test_reading_gives_a_copy_without_gradient(bank: MemoryBank) -> None:
 def test_half_precision_rows_are_read_as_float32(tmp_path: Path) -> None:
     banks = MemoryBank(3, 4, torch.float16), MappedBank(3, 4, torch.float16, tmp_path / "half.bin")
     for bank in banks:
-        bank.write(torch.tensor([1]), torch.full((1, 4), 0.1), step=0)
+        bank.write(torch.tensor([1]), torch.full((1, 4), 0.1))
         read = bank.read(torch.tensor([1]))
         assert read.dtype == torch.float32
         assert torch.allclose(read, torch.full((1, 4), 0.1), atol=1e-4)
     assert (tmp_path / "half.bin").stat().st_size == 3 * 4 * 2
 
 
-def test_a_checkpoint_restores_rows_and_freshness(bank: MemoryBank, tmp_path: Path) -> None:
-    bank.write(torch.tensor([2, 5]), torch.rand(2, 2), step=3)
+def test_a_checkpoint_restores_the_rows(bank: MemoryBank, tmp_path: Path) -> None:
+    bank.write(torch.tensor([2, 5]), torch.rand(2, 2))
     torch.save(bank.state_dict(), tmp_path / "state.pt")
     other = MemoryBank(6, 2)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert torch.equal(other.read(torch.arange(6)), bank.read(torch.arange(6)))
-    assert torch.equal(other.freshness(9), bank.freshness(9))
 
 
 def test_a_checkpoint_of_another_size_is_refused() -> None:
@@ -80,9 +73,8 @@ def test_a_checkpoint_of_another_size_is_refused() -> None:
 
 def test_both_banks_are_written_together() -> None:
     banks = MemoryBanks(MemoryBank(4, 2), MemoryBank(4, 2))
-    banks.write(torch.tensor([3]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), step=2)
+    banks.write(torch.tensor([3]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
     other = MemoryBanks(MemoryBank(4, 2), MemoryBank(4, 2))
     other.load_state_dict(banks.state_dict())
     assert other.plain.read(torch.tensor([3])).tolist() == [[1, 0]]
     assert other.augmented.read(torch.tensor([3])).tolist() == [[0, 1]]
-    assert other.augmented.freshness(2).tolist() == [-1, -1, -1, 0]

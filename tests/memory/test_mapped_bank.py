@@ -31,9 +31,9 @@ def test_in_any_order_of_use_it_holds_what_a_bank_in_memory_holds(
             rows += torch.arange(len(numbers))[:, None] / 8
             for bank in (mapped, plain):
                 if deed == "write":
-                    bank.write(ids, rows, step)
+                    bank.write(ids, rows)
                 elif deed == "fill":
-                    bank.fill(rows[:2], step, first=min(numbers[0], 5))
+                    bank.fill(rows[:2], first=min(numbers[0], 5))
                 elif deed == "ahead":
                     bank.ahead(ids)
             if deed == "read":
@@ -46,8 +46,8 @@ def test_rows_written_after_they_were_announced_are_read_as_written(tmp_path: Pa
     bank = MappedBank(4, 2, torch.float32, tmp_path / "bank.bin")
     ids = torch.tensor([[3, 1], [1, 0]])
     bank.ahead(ids)
-    bank.write(torch.tensor([1]), torch.tensor([[5.0, 6.0]]), step=1)
-    bank.write(torch.tensor([1, 2]), torch.tensor([[7.0, 8.0], [1.0, 1.0]]), step=2)
+    bank.write(torch.tensor([1]), torch.tensor([[5.0, 6.0]]))
+    bank.write(torch.tensor([1, 2]), torch.tensor([[7.0, 8.0], [1.0, 1.0]]))
     assert bank.read(ids).tolist() == [[[0, 0], [7, 8]], [[7, 8], [0, 0]]]
 
 
@@ -58,19 +58,19 @@ def test_a_disk_error_behind_the_network_is_not_lost(tmp_path: Path, monkeypatch
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", broken)
-    bank.write(torch.tensor([1]), torch.ones(1, 2), step=0)
-    bank.write(torch.tensor([2]), torch.ones(1, 2), step=1)
+    bank.write(torch.tensor([1]), torch.ones(1, 2))
+    bank.write(torch.tensor([2]), torch.ones(1, 2))
     with pytest.raises(OSError, match="Input/output"):
-        bank.write(torch.tensor([3]), torch.ones(1, 2), step=2)
+        bank.write(torch.tensor([3]), torch.ones(1, 2))
 
 
 def test_two_processes_see_one_file(tmp_path: Path) -> None:
     bank = MappedBank(5, 3, torch.float32, tmp_path / "bank.bin", shared=True)
-    bank.write(torch.tensor([1]), torch.full((1, 3), 2.0), step=0)
+    bank.write(torch.tensor([1]), torch.full((1, 3), 2.0))
     program = (
         "import sys, torch; from pathlib import Path; from insclr.memory.mapped_bank import MappedBank\n"
         "bank = MappedBank(5, 3, torch.float32, Path(sys.argv[1]), shared=True)\n"
-        "bank.write(torch.tensor([4]), 2 * bank.read(torch.tensor([1])), step=0)\n"
+        "bank.write(torch.tensor([4]), 2 * bank.read(torch.tensor([1])))\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "bank.bin")], check=True, env=os.environ)
     assert bank.read(torch.tensor([4])).tolist() == [[4, 4, 4]]
@@ -80,7 +80,7 @@ def test_giving_pages_back_loses_nothing(tmp_path: Path) -> None:
     bank = MappedBank(50, 64, torch.float32, tmp_path / "bank.bin", resident_bytes=1)
     rows = torch.rand(50, 64)
     for i in range(50):
-        bank.write(torch.tensor([i]), rows[i : i + 1], step=i)
+        bank.write(torch.tensor([i]), rows[i : i + 1])
     assert torch.equal(bank.read(torch.arange(50)), rows)
 
 

@@ -25,7 +25,6 @@ def slow_expand_one(
     k: int,
     threshold: float,
     repeats: int,
-    floor: float | None,
 ) -> tuple[list[int], list[float], float]:
     """One tuple by the paper's words: all products anew in every repeat.
 
@@ -50,9 +49,6 @@ def slow_expand_one(
             closest = min([closest, *(abs(s - threshold) for s, _ in ranked)])
             picked = [(s, i) for s, i in ranked if s > threshold]
         else:
-            if floor is not None:
-                closest = min([closest, *(abs(s - floor) for s, _ in ranked)])
-                ranked = [(s, i) for s, i in ranked if s >= floor]
             picked = ranked[:k]
             if 0 < k < len(ranked):
                 closest = min(closest, ranked[k - 1][0] - ranked[k][0])
@@ -74,10 +70,9 @@ def slow_expand_one(
     k=st.integers(0, 6),
     threshold=st.floats(-0.5, 0.95),
     repeats=st.integers(1, 5),
-    floor=st.one_of(st.none(), st.floats(-0.5, 0.9)),
 )
 def test_expansion_agrees_with_the_slow_version(
-    seed: int, tuples: int, slots: int, pool: int, dim: int, floor: float | None, **options: object
+    seed: int, tuples: int, slots: int, pool: int, dim: int, **options: object
 ) -> None:
     features = unit_rows(seed, tuples, slots + pool, dim)
     queries, candidates = features[:, :slots], features[:, slots:]
@@ -85,13 +80,12 @@ def test_expansion_agrees_with_the_slow_version(
     in_query = torch.rand(tuples, slots, generator=generator) < 0.6
     in_query[:, 0] = True
     eligible = torch.rand(tuples, pool, generator=generator) < 0.8
-    found = expand(queries, in_query, candidates, eligible, floor=floor, **options)  # type: ignore[arg-type]
+    found = expand(queries, in_query, candidates, eligible, **options)  # type: ignore[arg-type]
     for t in range(tuples):
         repeat, score, closest = slow_expand_one(
             [q.double() for q, member in zip(queries[t], in_query[t], strict=True) if member],
             list(candidates[t].double()),
             eligible[t].tolist(),
-            floor=floor,
             **options,  # type: ignore[arg-type]
         )
         assume(closest > 1e-5)
@@ -117,7 +111,7 @@ def mine(
     k: int = 1,
     threshold: float = 0.6,
     repeats: int = 1,
-    floor: float | Tensor | None = None,
+    accepted: Tensor | None = None,
 ) -> Expansion:
     return expand(
         queries,
@@ -130,7 +124,7 @@ def mine(
         k=k,
         threshold=threshold,
         repeats=repeats,
-        floor=floor,
+        accepted=accepted,
     )
 
 
@@ -180,11 +174,15 @@ def test_a_score_equal_to_the_threshold_is_not_chosen() -> None:
     assert mine(query, candidate, choose="threshold", threshold=0.4999).positives.all()
 
 
-def test_a_floor_can_differ_by_tuple() -> None:
-    queries = at_degrees(0).expand(2, -1, -1)
-    pool = at_degrees(30, 50).expand(2, -1, -1)  # 0.866, 0.643
-    found = mine(queries, pool, k=2, floor=torch.tensor([[0.7], [0.5]]))
-    assert found.positives.tolist() == [[True, False], [True, True]]
+def test_accepted_candidates_are_positives_at_once_and_join_the_query_set() -> None:
+    # phi = 0.8 reaches 36.9 degrees: 60 is out of the anchor's reach, but not of 30's, which was accepted.
+    pool = at_degrees(30, 60, 100)
+    alone = mine(at_degrees(0), pool, sparsity=0.8, k=1)
+    assert alone.positives.tolist() == [[True, False, False]]
+    accepted = torch.tensor([[True, False, False]])
+    found = mine(at_degrees(0), pool, sparsity=0.8, k=1, accepted=accepted)
+    assert found.positives.tolist() == [[True, True, False]]
+    assert found.repeat.tolist() == [[0, 1, 0]]
 
 
 def test_equal_candidates_go_by_pool_rank() -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from insclr.mining.criteria import Criteria
+from insclr.report.inspection import inspect_round, load_inspection, save_inspection
 
 from insclr.data.images import ImageList
 from insclr.memory.bank import MemoryBank, MemoryBanks
-from insclr.mining.criteria import Criteria
 from insclr.neighbours.pool import build_pool
-from insclr.report.inspection import inspect_round, load_inspection, save_inspection
 
 # Five photos as directions in the plane, by their angle; the first two and the next two are one thing each.
 ANGLES = [0, 10, 21, 40, 90]

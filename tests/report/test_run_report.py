@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import pytest
 import safetensors.torch
 import torch
+from insclr.report.inspection import save_inspection
 from PIL import Image
 
 from insclr.errors import UserError
 from insclr.recipe import NetworkRecipe, Recipe, to_toml
-from insclr.report.inspection import save_inspection
 from insclr.report.run_report import write_report
 from insclr.report.thumbnails import Thumbnails
 

@@ -10,37 +10,37 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from insclr.training.banks import fill_banks, open_banks
 from torch import Tensor, nn
 
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.data.tuples import TupleSampler
 from insclr.errors import UserError
+from insclr.memory.banks import open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
-from insclr.mining.calibrate import calibrate
-from insclr.mining.criteria import Criteria
+from insclr.methods.calibrated import CalibratedMethod
+from insclr.methods.insclr import InsclrMethod
+from insclr.methods.method import Method, RoundStart
 from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
-from insclr.neighbours.pool import build_pool
 from insclr.ranks import Ranks, joined
-from insclr.recipe import LossRecipe, MiningRecipe, Recipe, RoundRecipe
+from insclr.recipe import CalibratedSettings, InsclrSettings, Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
-from insclr.training.banks import fill_banks, open_banks
 from insclr.training.sources import ImageSource
-from insclr.training.step import contrast, decide
-from insclr.training.train import train
+from insclr.training.train import require_images, train
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 
 
-def _criteria(method: Any) -> Criteria:
-    mining = MiningRecipe(
-        batch_threshold=0.5, k=3, repeats=2, random_negatives=20, ignore_above=0.99, ignore_nearest=1
-    )
-    recipe = RoundRecipe(method=method, mining=mining, loss=LossRecipe(margin=0.2, normalise="mean"))
-    return calibrate(recipe, torch.nn.functional.normalize(torch.rand(20, 4), dim=1)).criteria
+def _method(variant: Any) -> Method:
+    if variant == "calibrated":
+        return CalibratedMethod(CalibratedSettings(neighbours=2, pool=10))
+    common = {"neighbours": 2, "pool": 10, "batch_threshold": 0.5, "ignore_nearest": 1}
+    if variant == "C":
+        return InsclrMethod(InsclrSettings(variant="C", random_negatives=20, **common))  # type: ignore[arg-type]
+    return InsclrMethod(InsclrSettings(k=3, repeats=2, ignore_above=0.99, **common))  # type: ignore[arg-type]
 
 
 class _TinyBackbone(nn.Module):
@@ -59,47 +59,34 @@ class _TinyBackbone(nn.Module):
         return FeatureMap(self.second(hidden).relu(), None)
 
 
-def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, method: Any) -> dict[str, Tensor]:
+def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, variant: Any) -> dict[str, Tensor]:
     """Loss, gradients and running statistics of the second of two steps, on this rank's part of the batch."""
     torch.manual_seed(0)
     backbone: Any = _TinyBackbone()
     network = DescriptorNetwork(backbone, GeM(), dim=6, frozen_batch_norm=batch_norm == "frozen").eval()
     images = list_images(photos)
     pooled = torch.nn.functional.normalize(torch.rand(len(images), 12), dim=1)
-    pool = build_pool(pooled, 10)
-    banks = open_banks(len(images), 6, torch.float32, folder, ranks)
-    fill_banks(banks, network, pooled, ranks)
-    recipe = RoundRecipe(tuples=_TUPLES, neighbours=2, augmented_size=48, plain_size=64)
+    views = torch.nn.functional.normalize(pooled + 0.1 * torch.rand(2, len(images), 12), dim=2)
+    method = _method(variant)
+    method.prepare(RoundStart(network, pooled, views, _TUPLES, seed=1, folder=folder, ranks=ranks))
+    recipe = RoundRecipe(tuples=_TUPLES, augmented_size=48, plain_size=64)
     source = ImageSource(
-        network,
-        images,
-        TupleSampler(pool.ids, _TUPLES, 2, seed=1),
-        recipe,
-        seed=1,
-        workers=0,
-        skipped=Skipped(),
-        ranks=ranks,
+        network, method, images, recipe, seed=1, workers=0, skipped=Skipped(), ranks=ranks
     )
     batches = source.batches(0, 2)
     for step in range(2):
         batch = next(batches)
-        whole = batch.everyone
-        banks.write(whole.ids, whole.plain, whole.augmented, step)
-        criteria = _criteria(method)
-        value = contrast(
-            batch,
-            decide(batch, pool, banks, criteria),
-            pool,
-            banks,
-            criteria,
-            torch.Generator().manual_seed(step),
-        )
+        pairs = method.label(batch, step, torch.Generator().manual_seed(step))
+        whole = None if batch.whole is None else batch.whole.augmented.flatten(0, 1)
+        value = contrastive_loss(batch.augmented, pairs, batch=whole, margin=0.2, normalise="mean")
         network.zero_grad(set_to_none=True)
         (value.loss * ranks.weight(_TUPLES)).backward()
     ranks.barrier()
     share = len(ranks.share(_TUPLES)) / _TUPLES
     loss = sum(ranks.collect(float(value.loss.detach()) * share))
-    found = {"loss": torch.tensor(loss), "bank": banks.plain.features.clone()}
+    found = {"loss": torch.tensor(loss)}
+    if isinstance(method, InsclrMethod):
+        found["bank"] = method.banks.plain.features.clone()
     found |= {
         name: parameter.grad for name, parameter in network.named_parameters() if parameter.grad is not None
     }
@@ -107,7 +94,7 @@ def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, method
     return found | {name: value.float() for name, value in network.named_buffers()}
 
 
-_CASES = (("frozen", "D"), ("live", "D"), ("frozen", "C"))
+_CASES = (("frozen", "D"), ("live", "D"), ("frozen", "C"), ("frozen", "calibrated"))
 
 
 def _place(rank: int, world: int, port: int) -> dict[str, str]:
@@ -153,33 +140,51 @@ checkpoint_every = 2
 
 [network]
 dim = 16
+bias = true
 start = "pca"
 
 [[rounds]]
 train = "fc"
 steps = 4
 tuples = 8
-neighbours = 2
-pool = 20
 augmented_size = 32
 plain_size = 32
 cached_views = 1
 lr = 1e-3
-mining = { batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
+method = { name = "insclr", neighbours = 2, pool = 20, batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
 loss = { margin = "auto", normalise = "mean" }
 
 [[rounds]]
 steps = 4
 tuples = 4
-neighbours = 2
-pool = 20
 augmented_size = 32
 plain_size = 32
 lr = 1e-5
 batch_norm = "frozen"
-mining = { batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
+method = { name = "insclr", neighbours = 2, pool = 20, batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2 }
 loss = { margin = "auto", normalise = "mean" }
 """
+# What ships, with a round through all layers: the last layer, the late layers, all layers.
+_CALIBRATED = _RECIPE.replace('batch_threshold = "auto", sparsity = "auto", k = 2, repeats = 2', "").replace(
+    'name = "insclr", neighbours = 2, pool = 20, ', 'name = "calibrated", neighbours = 2, pool = 20'
+).replace("cached_views = 1\nlr = 1e-3", "cached_views = 2\nlr = 1e-3").replace(
+    "[[rounds]]\nsteps = 4",
+    """[[rounds]]
+train = "late"
+steps = 2
+tuples = 8
+augmented_size = 32
+plain_size = 32
+cached_views = 2
+lr = 1e-5
+batch_norm = "frozen"
+method = { name = "calibrated", neighbours = 2, pool = 20 }
+loss = { margin = "auto", normalise = "mean" }
+
+[[rounds]]
+cached_views = 2
+steps = 4""",
+)
 
 
 def _start_ranks(world: int, photos: Path, run: Path, recipe: Path) -> list[subprocess.Popen[str]]:
@@ -197,16 +202,17 @@ def _start_ranks(world: int, photos: Path, run: Path, recipe: Path) -> list[subp
     ]
 
 
+@pytest.mark.parametrize(("text", "rounds"), [(_RECIPE, 2), (_CALIBRATED, 3)], ids=["insclr", "calibrated"])
 def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
-    small_collection: Path, tmp_path: Path
+    text: str, rounds: int, small_collection: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(_RECIPE)
+    recipe.write_text(text)
     alone, run = tmp_path / "alone", tmp_path / "ranks"
     train(small_collection, alone, recipe)
 
     first, second = _start_ranks(2, small_collection, run, recipe)
-    while first.poll() is None and not list((run / "round-2").glob("step-*.pt")):
+    while first.poll() is None and not list((run / f"round-{rounds}").glob("step-*.pt")):
         time.sleep(0.005)
     second.send_signal(signal.SIGKILL)
     said = first.communicate(timeout=120)[1]
@@ -221,7 +227,8 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=2e-5, rtol=1e-3, msg=name)
     ends = [[r for r in read_metrics(each) if r.get("event") == "end"] for each in (alone, run)]
-    assert [r["steps"] for r in ends[0]] == [r["steps"] for r in ends[1]] == [4, 4]
+    assert [r["steps"] for r in ends[0]] == [r["steps"] for r in ends[1]]
+    assert len(ends[0]) == rounds
     assert not list(run.rglob("*.part"))
     assert not list(run.glob("round-*/scratch"))
 
@@ -238,8 +245,8 @@ def test_the_tuples_of_a_batch_are_dealt_out_whole() -> None:
 def test_a_rank_that_does_not_see_the_files_says_so(small_collection: Path, tmp_path: Path) -> None:
     second = Ranks(rank=1, world=2)
     with pytest.raises(UserError, match="sees none of the images"):
-        second.require_images(ImageList(tmp_path, ("a.jpg", "b.jpg")))
-    second.require_images(list_images(small_collection))
+        require_images(ImageList(tmp_path, ("a.jpg", "b.jpg")), second)
+    require_images(list_images(small_collection), second)
     with pytest.raises(UserError, match="does not see the run folder"):
         RunFolder(tmp_path / "run", Recipe(), resume=True, first=False)
 
@@ -250,13 +257,12 @@ def test_banks_are_restored_whether_memory_or_files_held_them(tmp_path: Path) ->
     mapped = open_banks(30, 4, torch.float16, tmp_path / "a", Ranks(), in_memory=0)
     assert not memory.files
     assert set(mapped.files) == {"plain", "augmented"}
-    memory.write(torch.arange(30), rows, 2 * rows, step=7)
+    memory.write(torch.arange(30), rows, 2 * rows)
     mapped.restore(memory.state_dict(), {}, Ranks())
     assert torch.equal(mapped.augmented.features, (2 * rows).half())
     again = open_banks(30, 4, torch.float16, tmp_path, Ranks())
     again.restore(mapped.state_dict(), mapped.files, Ranks())
     assert torch.equal(again.plain.features, rows.half())
-    assert again.plain.freshness(step=9).tolist() == [2] * 30
 
 
 def test_a_bank_file_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -264,10 +270,9 @@ def test_a_bank_file_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds 480 bytes, this run needs 496"):
         open_banks(31, 4, torch.float32, tmp_path, Ranks(), in_memory=0)
     memory = open_banks(31, 4, torch.float32, tmp_path, Ranks())
-    written = {"written": torch.zeros(31, dtype=torch.int64)}
     copies = {name: tmp_path / f"node-0-{name}.bank" for name in ("plain", "augmented")}
     with pytest.raises(UserError, match="120 numbers, this run needs 124"):
-        memory.restore({"plain": written, "augmented": written}, copies, Ranks())
+        memory.restore({"plain": {}, "augmented": {}}, copies, Ranks())
 
 
 def test_a_large_pool_moves_to_files_unchanged(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,8 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
 from insclr.mining.expand import eligible_candidates
-from insclr.training.loss import LossValue, PairMasks, contrastive_loss, pair_masks, random_negatives_mask
+from insclr.training.loss import LossValue, contrastive_loss
 
 
 class Case:
@@ -34,18 +36,26 @@ class Case:
         self.bank = rest[: tuples * pool].view(tuples, pool, dim)
         self.shared_bank = rest[tuples * pool :]
 
-    def masks(self, ignore: bool = True, **more: Tensor | int) -> PairMasks:
-        return pair_masks(
-            self.tuple_ids,
-            self.selected,
-            self.pool_ids,
-            self.eligible,
-            self.mined,
-            ignored_pool=self.ignored_pool if ignore else None,
-            batch_ignored=self.batch_ignored if ignore else None,
-            shared_negative=random_negatives_mask(self.shared_ids, self.tuple_ids),
-            **more,  # type: ignore[arg-type]
+    def pairs(self, ignore: bool = True, own: slice = slice(None)) -> Pairs:
+        """The labels of the tuples `own`, as the paper's method gives them."""
+        batch_ids, pool_ids = self.tuple_ids.reshape(-1), self.pool_ids[own].long()
+        mined = self.mined[own]
+        ignored = contains(pool_ids, mined, batch_ids)
+        negative = self.eligible[own] & ~mined
+        if ignore:
+            ignored |= self.batch_ignored[own]
+            negative &= ~self.ignored_pool[own]
+        everyone = torch.ones_like(self.tuple_ids[own], dtype=torch.bool)
+        shared = ~contains(self.tuple_ids[own], everyone, self.shared_ids)
+        pairs = label_batch(
+            self.tuple_ids[own],
+            self.selected[own],
+            ignored=ignored,
+            batch_tuple_ids=self.tuple_ids,
+            first_tuple=own.start or 0,
         )
+        bank = (BankPairs(self.bank[own], negative, mined), BankPairs(self.shared_bank, shared))
+        return replace(pairs, bank=bank)
 
 
 cases = st.builds(
@@ -111,39 +121,38 @@ def slow_loss(
                 attract = [s / len(attract) for s in attract]
                 repel = [s / len(repel) for s in repel]
             of_tuple = of_tuple + sum(repel) - sum(attract)
-        total = total + of_tuple / len(query_set)
+        total = total + of_tuple / (features.shape[1] if normalise == "batch" else len(query_set))
     return total / len(features), closest
 
 
 @given(case=cases, ignore=st.booleans())
-def test_masks_agree_with_the_slow_version(case: Case, ignore: bool) -> None:
-    masks = case.masks(ignore)
-    assert masks.bank_positive is not None
-    assert masks.bank_negative is not None
-    assert masks.shared_negative is not None
+def test_labels_agree_with_the_slow_version(case: Case, ignore: bool) -> None:
+    pairs = case.pairs(ignore)
+    of_pool, of_shared = pairs.bank
+    assert of_pool.positive is not None
     slots = case.tuple_ids.shape[1]
     for t in range(len(case.tuple_ids)):
         query_set, positives, negatives = slow_pairs(case, t, ignore)
-        assert masks.query[t].nonzero().squeeze(1).tolist() == [i - t * slots for i in query_set]
+        assert pairs.query[t].nonzero().squeeze(1).tolist() == [i - t * slots for i in query_set]
         for m in range(slots):
             i = t * slots + m
             in_query = i in query_set
             expected = [
                 ("batch", j) in positives and j != i and in_query for j in range(case.tuple_ids.numel())
             ]
-            assert masks.batch_positive[t, m].tolist() == expected
+            assert pairs.positive[t, m].tolist() == expected
             expected = [("batch", j) in negatives and in_query for j in range(case.tuple_ids.numel())]
-            assert masks.batch_negative[t, m].tolist() == expected
+            assert pairs.negative[t, m].tolist() == expected
         places = range(case.pool_ids.shape[1])
-        assert masks.bank_positive[t].tolist() == [("bank", p) in positives for p in places]
-        assert masks.bank_negative[t].tolist() == [("bank", p) in negatives for p in places]
-        assert masks.shared_negative[t].tolist() == [("shared", r) in negatives for r in range(7)]
+        assert of_pool.positive[t].tolist() == [("bank", p) in positives for p in places]
+        assert of_pool.negative[t].tolist() == [("bank", p) in negatives for p in places]
+        assert of_shared.negative[t].tolist() == [("shared", r) in negatives for r in range(7)]
 
 
 @given(
     case=cases,
     margin=st.floats(-0.2, 0.9),
-    normalise=st.sampled_from(["sum", "mean"]),
+    normalise=st.sampled_from(["sum", "mean", "batch"]),
     ignore=st.booleans(),
 )
 def test_loss_and_gradient_agree_with_the_slow_version(
@@ -156,9 +165,7 @@ def test_loss_and_gradient_agree_with_the_slow_version(
     features = case.features.clone().requires_grad_()
     value = contrastive_loss(
         features,
-        case.masks(ignore),
-        bank=case.bank,
-        shared_bank=case.shared_bank,
+        case.pairs(ignore),
         margin=margin,
         normalise=normalise,  # type: ignore[arg-type]
     )
@@ -174,27 +181,15 @@ def test_tuples_split_over_ranks_give_the_loss_of_the_whole_batch(
 ) -> None:
     tuples = len(case.tuple_ids)
     whole = case.features.clone().requires_grad_()
-    contrastive_loss(whole, case.masks(), bank=case.bank, normalise=normalise).loss.backward()  # type: ignore[arg-type]
+    contrastive_loss(whole, case.pairs(), normalise=normalise).loss.backward()  # type: ignore[arg-type]
     split = case.features.clone().requires_grad_()
     total = torch.zeros(())
     for own in (slice(0, min(first, tuples)), slice(min(first, tuples), tuples)):
         if own.start == own.stop:
             continue
-        masks = pair_masks(
-            case.tuple_ids[own],
-            case.selected[own],
-            case.pool_ids[own],
-            case.eligible[own],
-            case.mined[own],
-            ignored_pool=case.ignored_pool[own],
-            batch_ignored=case.batch_ignored[own],
-            batch_tuple_ids=case.tuple_ids,
-            first_tuple=own.start,
-        )
         value = contrastive_loss(
             split[own],
-            masks,
-            bank=case.bank[own],
+            case.pairs(own=own),
             batch=split.flatten(0, 1),
             normalise=normalise,  # type: ignore[arg-type]
         )
@@ -203,11 +198,11 @@ def test_tuples_split_over_ranks_give_the_loss_of_the_whole_batch(
     assert torch.allclose(split.grad, whole.grad, atol=1e-5)  # type: ignore[arg-type]
 
 
-def two_tuples_of_one(similarity: float, margin: float | Tensor = 0.4) -> LossValue:
+def two_tuples_of_one(similarity: float) -> LossValue:
     """Two anchors without neighbours: each is the other's only negative, at the given similarity."""
     features = torch.tensor([[[1.0, 0.0]], [[similarity, math.sqrt(1 - similarity**2)]]])
-    masks = pair_masks(torch.tensor([[0], [1]]), torch.ones(2, 1, dtype=torch.bool))
-    return contrastive_loss(features, masks, margin=margin)
+    pairs = label_batch(torch.tensor([[0], [1]]), torch.ones(2, 1, dtype=torch.bool))
+    return contrastive_loss(features, pairs, margin=0.4)
 
 
 def test_a_negative_exactly_at_the_margin_does_not_count() -> None:
@@ -219,23 +214,14 @@ def test_a_negative_exactly_at_the_margin_does_not_count() -> None:
     assert value.active_negatives.item() == 1
 
 
-def test_a_margin_can_differ_by_tuple() -> None:
-    # Only the first tuple's margin lies below the similarity 0.5: its negative counts, the mean halves it.
-    assert two_tuples_of_one(0.5, torch.tensor([0.4, 0.6])).loss.item() == pytest.approx(0.25)
-
-
 def hand_case(normalise: str) -> LossValue:
     """One tuple (anchor, one selected, one not) and a pool of three, one of them mined; all in the plane."""
     angles = torch.deg2rad(torch.tensor([0.0, 60.0, 90.0, 30.0, -30.0, 180.0]))
     points = torch.stack([angles.cos(), angles.sin()], 1)
-    masks = pair_masks(
-        torch.tensor([[0, 1, 2]]),
-        torch.tensor([[True, True, False]]),
-        torch.tensor([[3, 4, 5]]),
-        torch.ones(1, 3, dtype=torch.bool),
-        torch.tensor([[True, False, False]]),
-    )
-    return contrastive_loss(points[None, :3], masks, bank=points[None, 3:], normalise=normalise)  # type: ignore[arg-type]
+    pairs = label_batch(torch.tensor([[0, 1, 2]]), torch.tensor([[True, True, False]]))
+    mined = torch.tensor([[True, False, False]])
+    bank = BankPairs(points[None, 3:], negative=~mined, positive=mined)
+    return contrastive_loss(points[None, :3], replace(pairs, bank=(bank,)), normalise=normalise)  # type: ignore[arg-type]
 
 
 def test_the_loss_by_hand() -> None:
@@ -245,72 +231,44 @@ def test_the_loss_by_hand() -> None:
     value = hand_case("sum")
     assert value.loss.item() == pytest.approx(((root - 0.5 - root) + (root - 0.5 - root)) / 2, abs=1e-6)
     assert value.batch_positives.item() == 1
-    assert value.bank_positives.item() == 1
     assert value.active_negatives.item() == 1
     assert value.positive_similarity.item() == pytest.approx((0.5 + root) / 2, abs=1e-6)
     assert value.negative_similarity.item() == pytest.approx((root - 1 + root - 0.5) / 6, abs=1e-6)
+    assert hand_case("batch").loss.item() == pytest.approx(2 * value.loss.item() / 3, abs=1e-6)
     assert hand_case("mean").loss.item() == pytest.approx(root - (0.5 + root) / 2, abs=1e-6)
 
 
-def test_an_image_of_another_tuple_that_was_mined_here_is_no_negative() -> None:
-    # Tuple 0 mined image 5, which is the neighbour in tuple 1; image 4, its anchor, stays a negative.
-    masks = pair_masks(
-        torch.tensor([[0, 1], [4, 5]]),
-        torch.tensor([[True, True], [True, True]]),
-        torch.tensor([[5, 6], [6, 7]]),
-        torch.ones(2, 2, dtype=torch.bool),
-        torch.tensor([[True, False], [False, False]]),
-    )
-    assert masks.batch_negative[0, 0].tolist() == [False, False, True, False]
-    assert masks.batch_positive[0, 0].tolist() == [False, True, False, False]
-    assert masks.batch_negative[1, 0].tolist() == [True, True, False, False]
-
-
-def test_an_ignored_image_that_was_selected_or_mined_stays_a_positive() -> None:
+def test_an_ignored_image_that_was_selected_stays_a_positive() -> None:
     everything = torch.ones(1, 2, dtype=torch.bool)
-    masks = pair_masks(
-        torch.tensor([[0, 1]]),
-        everything,
-        torch.tensor([[5, 6]]),
-        everything,
-        torch.tensor([[True, False]]),
-        ignored_pool=everything,
-        batch_ignored=everything,
-    )
-    assert masks.batch_positive[0].tolist() == [[False, True], [True, False]]
-    assert masks.bank_positive is not None
-    assert masks.bank_positive.tolist() == [[True, False]]
-    assert masks.bank_negative is not None
-    assert not masks.bank_negative.any()
+    pairs = label_batch(torch.tensor([[0, 1]]), everything, ignored=everything)
+    assert pairs.positive[0].tolist() == [[False, True], [True, False]]
+    assert not pairs.negative.any()
+
+
+def test_weights_say_how_much_each_positive_counts() -> None:
+    # The anchor at 0 degrees attracts 60 (0.5) three times as much as 90 (0): (3 * 0.5 + 1 * 0) / 4.
+    angles = torch.deg2rad(torch.tensor([0.0, 60.0, 90.0]))
+    points = torch.stack([angles.cos(), angles.sin()], 1)[None]
+    pairs = label_batch(torch.tensor([[0, 1, 2]]), torch.tensor([[True, True, True]]))
+    only_anchor = torch.zeros_like(pairs.positive)
+    only_anchor[0, 0] = pairs.positive[0, 0]
+    weight = torch.tensor([0.0, 3.0, 1.0]).expand(1, 3, 3)
+    value = contrastive_loss(points, replace(pairs, positive=only_anchor, weight=weight), normalise="mean")
+    assert value.loss.item() == pytest.approx(-(3 * 0.5) / 4 / 3, abs=1e-6)
 
 
 def test_a_tuple_alone_in_the_batch_without_bank_only_attracts() -> None:
     features = torch.tensor([[[1.0, 0.0], [0.6, 0.8]]])
-    masks = pair_masks(torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
-    assert contrastive_loss(features, masks).loss.item() == pytest.approx(-0.6)
-
-
-def test_random_bank_rows_may_spare_the_query_set_alone() -> None:
-    tuple_ids, selected = torch.tensor([[0, 1, 2]]), torch.tensor([[True, True, False]])
-    shared = torch.tensor([1, 2, 9])
-    assert random_negatives_mask(shared, tuple_ids).tolist() == [[False, False, True]]
-    assert random_negatives_mask(shared, tuple_ids, selected).tolist() == [[False, True, True]]
+    pairs = label_batch(torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
+    assert contrastive_loss(features, pairs).loss.item() == pytest.approx(-0.6)
 
 
 def test_bank_rows_are_constants() -> None:
     case = Case(0, 2, 2, 5, 3)
-    bank, shared = case.bank.clone().requires_grad_(), case.shared_bank.clone().requires_grad_()
+    case.bank.requires_grad_()
+    case.shared_bank.requires_grad_()
     features = case.features.clone().requires_grad_()
-    contrastive_loss(features, case.masks(), bank=bank, shared_bank=shared, margin=-1.0).loss.backward()
+    contrastive_loss(features, case.pairs(), margin=-1.0).loss.backward()
     assert features.grad is not None
-    assert bank.grad is None
-    assert shared.grad is None
-
-
-def test_bank_rows_without_their_masks_are_refused() -> None:
-    case = Case(0, 2, 2, 5, 3)
-    masks = pair_masks(case.tuple_ids, case.selected)
-    with pytest.raises(ValueError, match="masks"):
-        contrastive_loss(case.features, masks, bank=case.bank)
-    with pytest.raises(ValueError, match="masks"):
-        contrastive_loss(case.features, masks, shared_bank=case.shared_bank)
+    assert case.bank.grad is None
+    assert case.shared_bank.grad is None

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from insclr.recipe import RoundRecipe
+from insclr.recipe import CalibratedSettings
 from insclr.training.start import apply_start, pca_start, views_start
 
 
@@ -30,7 +30,7 @@ def _right(descriptors: torch.Tensor, truth: torch.Tensor, top: int) -> float:
 
 def test_whitening_by_views_finds_more_of_a_thing_than_pca() -> None:
     plain, views, truth = _collection(things=40, pictures=8, nuisance=2.0)
-    start = views_start(plain, views, 32, RoundRecipe(), seed=0)
+    start = views_start(plain, views, 32, CalibratedSettings(), seed=0)
     by_views = _right(start.whitening.apply(plain), truth, 7)
     by_pca = _right(pca_start(plain, 32, 0.25).whitening.apply(plain), truth, 7)
     assert by_views > by_pca + 0.1
@@ -40,7 +40,7 @@ def test_whitening_by_views_finds_more_of_a_thing_than_pca() -> None:
 def test_a_collection_of_singles_is_not_harmed() -> None:
     # Nothing to mine: neighbours of one image stay what they were for its view.
     plain, views, truth = _collection(things=150, pictures=1, nuisance=1.0)
-    start = views_start(plain, views, 32, RoundRecipe(), seed=0)
+    start = views_start(plain, views, 32, CalibratedSettings(), seed=0)
 
     def found(plain: torch.Tensor, view: torch.Tensor) -> float:
         return float(((view @ plain.T).argmax(1) == truth).float().mean())

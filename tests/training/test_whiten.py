@@ -5,9 +5,9 @@ import torch
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.evaluation.evaluate import evaluate_labels
+from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import load_model, resolve_model
 from insclr.retrieval.extract import describe
-from insclr.training.whiten import whiten_model
 
 
 def test_whitening_is_folded_into_the_model(small_collection: Path, tmp_path: Path) -> None:

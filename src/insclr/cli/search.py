@@ -144,7 +144,7 @@ def demo(
     recipe: Annotated[str, typer.Option(help="The recipe to train with.")] = "fast",
 ) -> None:
     """See the whole job done on a drawn collection: train, before and after, index, report."""
-    from insclr.demo import run_demo
+    from insclr.jobs.demo import run_demo
 
     done = run_demo(out, recipe, typer.echo)
     typer.echo(f"""

@@ -30,8 +30,8 @@ def train(
     out: Annotated[Path, typer.Option(help="The run folder.")],
     recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "default",
     minutes: Annotated[
-        float, typer.Option(help="Time for training all layers; 0 = as the recipe says.")
-    ] = 0.0,
+        float | None, typer.Option(help="Time for the rounds that train more than the last layer.")
+    ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, e.g. network.dim=256.")
     ] = None,
@@ -40,16 +40,16 @@ def train(
         Path | None, typer.Option(help="CSV (path, instance): only to log precision and mAP.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; empty = the best there is.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     cache: Annotated[
         Path | None, typer.Option(help="Keep features here, for other runs on these images.")
     ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
-    from insclr.training.train import train as train_model
+    from insclr.jobs.train import train as train_model
 
     changes = list(change or [])
-    if minutes:
+    if minutes is not None:
         changes.append(f"minutes={float(minutes)}")
     if weights:
         changes.append(f"network.weights={weights!r}")
@@ -60,7 +60,7 @@ def train(
         changes=tuple(changes),
         labels=labels,
         resume=resume,
-        device=device or None,
+        device=device,
         cache=cache,
     )
     if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
@@ -80,8 +80,8 @@ def whiten(
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
     from insclr.data.images import list_images
+    from insclr.jobs.whiten import whiten_model
     from insclr.model.model_file import resolve_model
-    from insclr.training.whiten import whiten_model
 
     whiten_model(resolve_model(model), list_images(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
@@ -99,9 +99,9 @@ def ablate(
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
-    from insclr.ablate import LISTS, Collection
-    from insclr.ablate import ablate as run_table
     from insclr.errors import UserError
+    from insclr.jobs.ablate import LISTS, Collection
+    from insclr.jobs.ablate import ablate as run_table
 
     if what not in LISTS:
         raise UserError(f"There is no table {what!r}: choose one of {', '.join(LISTS)}.")

@@ -24,6 +24,7 @@ from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_CROP = (0.4, 1.0)  # the paper's
 _PREFETCH = 2  # batches that each worker keeps ready
 _DRAWS = 64  # random replacements tried before every image is tried in turn
 _SHARED_MEMORY = Path("/dev/shm")
@@ -38,6 +39,7 @@ class ViewSpec:
     plain: bool = True
     augmented: int = 1
     fit: Fit = "square"
+    crop: tuple[float, float] = DEFAULT_CROP  # share of the image's area in an augmented view
 
     def __post_init__(self) -> None:
         if self.fit != "square":
@@ -162,7 +164,7 @@ class _Batches(Dataset[_Made]):
                 plain[position] = plain_view(pixels, large, views.fit)
             generator = seeded(key)
             for v in range(views.augmented):
-                augmented[v, position] = augmented_view(pixels, small, generator)
+                augmented[v, position] = augmented_view(pixels, small, generator, views.crop)
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
             plain if views.plain else None,

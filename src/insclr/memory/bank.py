@@ -21,7 +21,6 @@ class MemoryBank:
 
     def __init__(self, rows: int, dim: int, dtype: torch.dtype = torch.float32) -> None:
         self._features = self._allocate(rows, dim, dtype)  # (rows, dim)
-        self._written = torch.full((rows,), -1, dtype=torch.int64)  # step of the last write
         self._buffers = Buffers()
         self._narrow = torch.empty(_READ_ROWS, dim, dtype=dtype)  # rows on their way to float32
 
@@ -41,17 +40,15 @@ class MemoryBank:
         """Length of a feature."""
         return int(self._features.shape[1])
 
-    def write(self, ids: Tensor, features: Tensor, step: int) -> None:
+    def write(self, ids: Tensor, features: Tensor) -> None:
         """Store `features` (B, D) as the rows `ids` (B,); of an id that comes twice the last one stays."""
         ids, last = _last_of_each(ids.reshape(-1).cpu())
         rows = features.detach().reshape(-1, self.dim)
         self._store(ids, rows[last.to(rows.device)].to("cpu", self._features.dtype))
-        self._written[ids] = step
 
-    def fill(self, features: Tensor, step: int, first: int = 0) -> None:
+    def fill(self, features: Tensor, first: int = 0) -> None:
         """Store `features` as the rows from `first` on: the first fill, at once or block by block."""
         self._store_block(first, features.detach().to("cpu", self._features.dtype))
-        self._written[first : first + len(features)] = step
 
     def _store(self, ids: Tensor, rows: Tensor) -> None:
         self._features[ids] = rows
@@ -81,13 +78,9 @@ class MemoryBank:
             torch.index_select(features, 0, block, out=narrow)
             rows[start : start + len(block)] = narrow
 
-    def freshness(self, step: int) -> Tensor:
-        """How many steps ago each row was written, as (rows,) int64; -1 for never."""
-        return torch.where(self._written < 0, -1, step - self._written)
-
     def state_dict(self) -> dict[str, Tensor]:
-        """The rows and their write steps, for a checkpoint; not copies."""
-        return {"features": self.features, "written": self._written}
+        """The rows, for a checkpoint; not a copy."""
+        return {"features": self.features}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over the rows of a checkpoint."""
@@ -96,8 +89,7 @@ class MemoryBank:
                 f"The memory bank in the checkpoint holds {_size(state['features'])}, this run needs "
                 f"{_size(self._features)}. Resume with the images and the dimension of the first run."
             )
-        self.fill(state["features"], step=0)
-        self._written.copy_(state["written"])
+        self.fill(state["features"])
 
 
 @dataclass
@@ -107,10 +99,10 @@ class MemoryBanks:
     plain: MemoryBank
     augmented: MemoryBank
 
-    def write(self, ids: Tensor, plain: Tensor, augmented: Tensor, step: int) -> None:
+    def write(self, ids: Tensor, plain: Tensor, augmented: Tensor) -> None:
         """Store both features of the images `ids`: the first thing every iteration does."""
-        self.plain.write(ids, plain, step)
-        self.augmented.write(ids, augmented, step)
+        self.plain.write(ids, plain)
+        self.augmented.write(ids, augmented)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Both banks, for a checkpoint."""

@@ -28,33 +28,35 @@ def expand(
     k: int,
     threshold: float,
     repeats: int,
-    floor: float | Tensor | None = None,
+    accepted: Tensor | None = None,
 ) -> Expansion:
     """Grow every tuple's query set by the candidates nearest to the whole set, `repeats` times.
 
     `queries` (T, M, D) with `in_query` (T, M) is the in-batch query set, `candidates` (T, P, D) with
     `eligible` (T, P) the pool's rows; all plain features. phi drops scores below `sparsity`, psi is
-    `aggregate`; a candidate with no score left cannot be chosen. "topk" takes the k best with S_set at
-    least `floor` (a number, or (T, 1)); "threshold" takes S_set > `threshold`. Equals go by pool rank.
+    `aggregate`; a candidate with no score left cannot be chosen. "topk" takes the k best, "threshold" takes
+    S_set > `threshold`. Equals go by pool rank. Candidates `accepted` (T, P) are positives before the first repeat.
     """
     score = torch.full_like(eligible, -torch.inf, dtype=candidates.dtype)  # (T, P)
-    positives = torch.zeros_like(eligible)
+    positives = torch.zeros_like(eligible) if accepted is None else eligible & accepted
     repeat = torch.zeros_like(eligible, dtype=torch.int8)
     running = _RunningScore(score, aggregate, sparsity)
     members, is_member = queries, in_query
+    if accepted is not None:
+        joined, is_joined = _rows(candidates, positives)
+        members, is_member = torch.cat([members, joined], 1), torch.cat([is_member, is_joined], 1)
     for number in range(1, repeats + 1):
         # Products with earlier members are already in the running score: only the new ones are computed.
         running.add(torch.bmm(members, candidates.transpose(1, 2)), is_member)
         still_open = eligible & ~positives
         set_score = running.value().masked_fill(~still_open, -torch.inf)
         score = torch.where(still_open, set_score, score)
-        chosen = _best(set_score, k, floor) if choose == "topk" else set_score > threshold
+        chosen = _best(set_score, k) if choose == "topk" else set_score > threshold
         repeat[chosen] = number
         positives |= chosen
         if number == repeats or not chosen.any():
             break
-        places, is_member = compact(chosen)
-        members = candidates.gather(1, places[..., None].expand(-1, -1, candidates.shape[2]))
+        members, is_member = _rows(candidates, chosen)
     return Expansion(positives, repeat, score)
 
 
@@ -109,10 +111,14 @@ class _RunningScore:
         return self.best
 
 
-def _best(score: Tensor, k: int, floor: float | Tensor | None) -> Tensor:
+def _rows(candidates: Tensor, marked: Tensor) -> tuple[Tensor, Tensor]:
+    """The marked candidates of each tuple (T, most marked, D), and which of those rows are real."""
+    places, real = compact(marked)
+    return candidates.gather(1, places[..., None].expand(-1, -1, candidates.shape[2])), real
+
+
+def _best(score: Tensor, k: int) -> Tensor:
     possible = score > -torch.inf
-    if floor is not None:
-        possible &= score >= floor
-    columns = score.masked_fill(~possible, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    columns = score.sort(dim=1, descending=True, stable=True).indices
     chosen = torch.zeros_like(possible).scatter_(1, columns[:, :k], True)
     return chosen & possible

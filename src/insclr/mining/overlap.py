@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 _MARKS = 1 << 28  # bytes of membership marks held at once
-# Sizes of a thing that are told apart; in between there is little to gain.
+# Sizes of an instance that are told apart; in between there is little to gain.
 _SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
-_LARGE_SIZES = (150, 200, 300)  # only where things stand apart
+_LARGE_SIZES = (150, 200, 300)  # only where instances stand apart
 _LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
 _CLEAR = 0.005  # a change of cohesion that is more than chance
-_APART = 0.85  # cohesion that only things of their own have
-_THINGS = 40  # a collection is taken to have so many, at least
-_SAMPLED = 1500
+_APART = 0.85  # cohesion that only instances of their own have
+_INSTANCES = 40  # a collection is taken to have so many, at least
+_SAMPLE = 1500  # images that cohesion is measured on
 
 
 @dataclass(frozen=True)
@@ -58,28 +58,29 @@ def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, images: int) -> 
 
 
 @dataclass(frozen=True)
-class ThingSize:
-    """How many pictures a thing has, as far as the collection shows it."""
+class InstanceSize:
+    """How many images an instance has, as far as the collection shows it."""
 
-    core: int = 0  # that hold together: the k for query sets; 0 where nobody asked
-    whole: int = 0  # all of them, where things stand apart; else 0
+    core: int = 0  # that hold together: the k for query sets; 0 where unknown
+    whole: int = 0  # all of them, where instances stand apart; else 0
 
     @property
     def reach(self) -> int:
-        """So many of an image's nearest may show the same thing, and are no negatives."""
+        """So many of an image's nearest may show the same instance, and are no negatives."""
         return max(10, min(50, 2 * self.core), 3 * self.whole // 2)
 
 
-UNKNOWN = ThingSize()
+UNKNOWN = InstanceSize()
 
 
-def estimate_size(pool_ids: Tensor, seed: int = 0) -> ThingSize:
-    """How many pictures a thing has, and how many of them hold together.
+def estimate_size(pool_ids: Tensor, seed: int = 0) -> InstanceSize:
+    """How many images an instance has, and how many of them hold together.
 
-    Cohesion is the mean overlap of an image with its k nearest. Where things stand apart it rises to a first peak as
-    k takes in the whole thing (a later one belongs to a family of look-alikes); a query set of half of that holds few
-    strangers. Where things run into each other it only falls, and is level from about the size of a thing on.
-    Too small a k mines a little less, too large a k mines look-alikes: a small collection must not have few things.
+    Cohesion is the mean overlap of an image with its k nearest. Where instances stand apart it rises to a first
+    peak as k takes in the whole instance (a later one belongs to a family of look-alikes); a query set of half of
+    that holds few strangers. Where instances run into each other it only falls, and is level from about the size
+    of one on. Too small a k mines a little less, too large a k mines look-alikes, so a small collection is taken
+    to have many instances.
     """
     images, size = pool_ids.shape
     sizes = [k for k in _SIZES + _LARGE_SIZES if k <= min(size, max(2, images // 4))] or [size]
@@ -92,13 +93,13 @@ def estimate_size(pool_ids: Tensor, seed: int = 0) -> ThingSize:
         usual = cohesion[: len(_SIZES)]
         level = min(usual) + _LEVEL * (max(usual) - min(usual))
         whole, core = 0, next(k for k, value in zip(sizes, usual, strict=False) if value <= level)
-    return ThingSize(min(core, max(sizes[0], images // _THINGS)), whole)
+    return InstanceSize(min(core, max(sizes[0], images // _INSTANCES)), whole)
 
 
 def _cohesion(pool_ids: Tensor, sizes: list[int], seed: int) -> list[float]:
     """Mean overlap of an image with its k nearest, for every k; on a sample of the images."""
     images = len(pool_ids)
-    sample = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:_SAMPLED]
+    sample = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
     found = []
     for k in sizes:
         nearest = pool_ids[:, :k].long()

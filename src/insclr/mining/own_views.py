@@ -1,8 +1,8 @@
-"""An image's own augmented views: better evidence than one look at it, and the yardstick for every pair.
+"""An image's own augmented views: steadier decisions, and the yardstick for every pair.
 
-Decisions are made on the mean of an image's plain and augmented views, which is steadier than the plain view
-alone. And since an image and its own view surely show one thing, what the two have in common says, with no label,
-how alike two pictures of one thing can be; random pairs say how alike strangers are.
+Decisions are made on the mean descriptor of an image's plain and augmented views, which is steadier than the plain
+view alone. An image and its own view surely show the same instance: their similarity says, without labels, how
+similar two images of one instance can be. Random pairs say how similar unrelated images are.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_ALL_BUT = 0.001  # of the images are as similar to their own view as a pair must be at least
-_HALFWAY = 0.5  # from strangers to own views: so similar must a pair be at least
-_SAMPLED = 1500
+_ALL_BUT = 0.001  # share of images that may be less similar to their own view than a positive pair must be
+_HALFWAY = 0.5  # least similarity of a positive pair, from random pairs (0) to own views (1)
+_SAMPLE = 1500  # images whose neighbourhoods are compared with those of their views
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Evidence:
 
     deciding: Tensor
     view: Tensor  # one augmented view of each image
-    others: Tensor  # what the image looks like without that view
+    others: Tensor  # the same mean as `deciding`, without that view
 
     @staticmethod
     def join(parts: list["Evidence"]) -> "Evidence":
@@ -34,7 +34,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class OwnViews:
-    """What images have in common with their own views, and with strangers."""
+    """How similar images are to their own views, and to unrelated images."""
 
     strangers: float  # mean similarity of random pairs
     own: float  # mean similarity of an image and its view
@@ -47,9 +47,9 @@ class OwnViews:
 
     @property
     def threshold(self) -> float:
-        """The similarity from which two images may be pictures of one thing.
+        """The similarity from which two images may show the same instance.
 
-        In a small collection few pictures of other things are far away, and only the least similar own view
+        In a small collection few images of other instances are far away, and only the least similar own view
         is a safe measure; in a large one that is an outlier, and halfway decides.
         """
         return max(self.least, self.between(_HALFWAY))
@@ -72,7 +72,7 @@ def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: in
     """Similarities of random pairs `strangers`, and neighbourhoods of k, against those of the images' views."""
     own = (seen.others.float() * seen.view.float()).sum(1).sort().values
     generator = torch.Generator().manual_seed(seed)
-    sample = torch.randperm(len(own), generator=generator)[:_SAMPLED]
+    sample = torch.randperm(len(own), generator=generator)[:_SAMPLE]
     return OwnViews(
         strangers=float(strangers.mean()),
         own=float(own.mean()),

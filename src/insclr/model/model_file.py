@@ -4,7 +4,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors
@@ -18,6 +18,8 @@ from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, t
 
 MODEL_NAME = "model.safetensors"
 _PRETRAINED = "pretrained:"
+_FORMAT = "insclr-2"
+_OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
 # A pretrained network outside a run: whole pictures at the size the embedded backbone is quick and good at.
 _PRETRAINED_DESCRIPTOR = DescriptorRecipe(size=224, fit="square", scales=(1.0,))
 
@@ -37,7 +39,7 @@ def save_model(
 ) -> str:
     """Write the model whole under `path` and give back its fingerprint; `notes` stand beside the recipe."""
     weights = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
-    metadata = {"format": "insclr-1", "recipe": to_toml(recipe), "notes": json.dumps(dict(notes))}
+    metadata = {"format": _FORMAT, "recipe": to_toml(recipe), "notes": json.dumps(dict(notes))}
     metadata["digest"] = _digest(weights, metadata)
     with whole_file(path) as scratch:
         safetensors.torch.save_file(weights, scratch, metadata=metadata)
@@ -55,12 +57,12 @@ def load_model(path: Path | str) -> Model:
             weights = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a whole model file ({error}): copy or train it again.") from error
-    if metadata.get("format") != "insclr-1":
+    if metadata.get("format") not in (_FORMAT, _OLDER_FORMAT):
         raise UserError(f"{path} is not an InsCLR model; to start from its weights, pass it with --weights.")
     expected = metadata.pop("digest", "")
     if _digest(weights, metadata) != expected:
         raise UserError(f"{path} was changed after it was written: copy or train it again.")
-    recipe = from_table(tomllib.loads(metadata["recipe"]))
+    recipe = _read_recipe(metadata)
     network = create_network(recipe.network, pretrained=False)
     network.load_state_dict(weights)
     return Model(network, recipe, expected[:16], json.loads(metadata["notes"]))
@@ -70,8 +72,7 @@ def resolve_model(name: str | Path, weights: str = "") -> Model:
     """The model a user names: a run folder, a model file, or `pretrained:BACKBONE`."""
     if str(name).startswith(_PRETRAINED):
         backbone = str(name).removeprefix(_PRETRAINED)
-        recipe = replace(
-            Recipe(),
+        recipe = Recipe(
             name=str(name),
             network=NetworkRecipe(backbone=backbone, weights=weights, dim=0),
             descriptor=_PRETRAINED_DESCRIPTOR,
@@ -91,6 +92,18 @@ def resolve_model(name: str | Path, weights: str = "") -> Model:
             f"(for example pretrained:efficientnet_lite0)."
         )
     return load_model(path)
+
+
+def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
+    """The recipe in a model file; of an older one the parts that describing needs."""
+    table = tomllib.loads(metadata["recipe"])
+    if metadata["format"] == _OLDER_FORMAT:
+        network = NetworkRecipe(bias=True).with_(**table["network"])
+        descriptor = DescriptorRecipe().with_(
+            **table["descriptor"] | {"scales": tuple(table["descriptor"]["scales"])}
+        )
+        return Recipe(name=table["name"], network=network, descriptor=descriptor)
+    return from_table(table)
 
 
 def _digest(weights: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

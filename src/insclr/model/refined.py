@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 
 class RefinedLinear(nn.Module):
@@ -14,31 +13,38 @@ class RefinedLinear(nn.Module):
 
     def __init__(self, fixed: nn.Linear) -> None:
         super().__init__()
-        self.register_buffer("weight", fixed.weight.detach().clone())
-        self.register_buffer("bias", fixed.bias.detach().clone())
-        self.top = nn.Linear(fixed.out_features, fixed.out_features).to(fixed.weight.device)
+        self.fixed = fixed.requires_grad_(False)
+        dim, bias = fixed.out_features, fixed.bias is not None
+        self.top = nn.Linear(dim, dim, bias=bias).to(fixed.weight.device)
         with torch.no_grad():
-            self.top.weight.copy_(torch.eye(fixed.out_features))
-            self.top.bias.zero_()
+            self.top.weight.copy_(torch.eye(dim))
+            if bias:
+                self.top.bias.zero_()
 
     def forward(self, features: Tensor) -> Tensor:
         """Map (..., C) to (..., D)."""
-        return self.top(functional.linear(features, self.weight, self.bias))  # type: ignore[arg-type, no-any-return]
+        refined: Tensor = self.top(self.fixed(features))
+        return refined
+
+    def trained(self) -> list[nn.Parameter]:
+        """What training changes: the square layer."""
+        return list(self.top.parameters())
 
     def folded(self) -> nn.Linear:
         """One layer that does the same."""
-        dim, channels = self.weight.shape  # type: ignore[misc]
-        fixed = nn.Linear(int(channels), int(dim)).to(self.top.weight.device)
-        with torch.no_grad():
-            fixed.weight.copy_(self.weight)  # type: ignore[arg-type]
-            fixed.bias.copy_(self.bias)  # type: ignore[arg-type]
-        return compose(fixed, self.top)
+        return compose(self.fixed, self.top)
 
 
 @torch.no_grad()
 def compose(first: nn.Linear, second: nn.Linear) -> nn.Linear:
     """One layer that does what `first` and then `second` do."""
-    both = nn.Linear(first.in_features, second.out_features).to(first.weight.device)
+    biases: list[Tensor] = []
+    if getattr(first, "bias", None) is not None:
+        biases.append(second.weight @ first.bias)
+    if getattr(second, "bias", None) is not None:
+        biases.append(second.bias)
+    both = nn.Linear(first.in_features, second.out_features, bias=bool(biases)).to(first.weight.device)
     both.weight.copy_(second.weight @ first.weight)
-    both.bias.copy_(second.weight @ first.bias + second.bias)
+    if biases:
+        both.bias.copy_(torch.stack(biases).sum(0))
     return both

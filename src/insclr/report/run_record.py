@@ -11,7 +11,6 @@ import safetensors.numpy
 
 from insclr.errors import UserError
 from insclr.model.model_file import MODEL_NAME
-from insclr.report.inspection import load_inspection
 from insclr.tracking import read_metrics
 
 Record = dict[str, Any]
@@ -143,7 +142,7 @@ def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecor
         own = [record for record in records if record["round"] == number]
         # A step that was done twice, before and after an interruption, counts as it was done last.
         steps = {record["step"]: record for record in own if "event" not in record}
-        looks = {name: load_inspection(run / f"round-{number}", name) for name in ("start", "end")}
+        looks = {name: _inspection(run, number, name) for name in ("start", "end")}
         one = RoundRecord(
             number=number,
             offset=offset,
@@ -155,6 +154,11 @@ def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecor
         rounds.append(one)
         offset += one.done
     return rounds
+
+
+def _inspection(run: Path, number: int, name: str) -> Record | None:
+    file = run / f"round-{number}" / f"inspection-{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
 
 
 def _skipped(run: Path, paths: list[str]) -> list[tuple[str, str]]:

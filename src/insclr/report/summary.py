@@ -1,12 +1,10 @@
 """The words and tables of a report: headline, what was calibrated and why, the guard, files left out."""
 
-import dataclasses
 import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from insclr.recipe import LossRecipe, MiningRecipe
 from insclr.report.charts import short
 from insclr.report.run_record import Record, RunRecord
 
@@ -202,11 +200,10 @@ def _fixed(starts: Iterable[tuple[int, Record]], calibrated: set[str]) -> str:
 
 # A criterion whose knob in the recipe has another name.
 _RENAMED = {"floor": "memory_floor"}
-_DOCS = {
-    entry.name: str(entry.metadata.get("doc", ""))
-    for part in (MiningRecipe, LossRecipe)
-    for entry in dataclasses.fields(part)
-} | {"pool": "P: size of the candidate pool", "method": "of the paper's A, B, C, D-anchor, D"}
+_DOCS = {entry.name: str(entry.metadata.get("doc", "")) for part in () for entry in part} | {
+    "pool": "P: size of the candidate pool",
+    "method": "of the paper's A, B, C, D-anchor, D",
+}
 
 
 def _knob(name: str) -> str:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -57,7 +56,7 @@ class ModelEmbedder:
             found = extract(
                 self._model.network,
                 images,
-                **asdict(descriptor),
+                **descriptor.model_dump(),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
             )

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
             changes["scales"] = tuple(float(scale) for scale in scales.split(","))
         except ValueError:
             raise UserError(f"--scales {scales} is not a list of numbers such as 1.414,1,0.707.") from None
-    settings = replace(remembered, **changes)  # type: ignore[arg-type]
+    settings = remembered.with_(**changes)
     if settings.size < 16 or min(settings.scales) <= 0:
         raise UserError("The size must be at least 16 pixels and the scales positive.")
     return settings
@@ -98,7 +98,7 @@ def describe(
     if not isinstance(images, ImageList):
         images = list_images(images)
     chosen = settings or model.recipe.descriptor
-    return extract(model.network, images, **asdict(chosen), **options)
+    return extract(model.network, images, **chosen.model_dump(), **options)
 
 
 def _equal_shapes(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from insclr.data.images import ImageList
-from insclr.data.loader import ViewSpec, view_batches
+from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
 from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork
@@ -32,7 +32,7 @@ _PLAIN, _VIEWS, _ABOUT = "plain.bin", "views.bin", "about.json"
 
 @dataclass(frozen=True)
 class PooledFeatures:
-    """Unit pooled features, before the FC, of every readable image's plain view and of some augmented views."""
+    """Pooled features, before the FC, of every readable image's plain view and of some augmented views."""
 
     plain: Tensor  # (S, C) float16
     views: Tensor  # (V, S, C) float16
@@ -57,6 +57,7 @@ def pooled_features(
     plain_size: int,
     augmented_size: int,
     views: int,
+    crop: tuple[float, float] = DEFAULT_CROP,
     seed: int,
     workers: int,
     skipped: Skipped,
@@ -70,11 +71,15 @@ def pooled_features(
     """
     ranks = ranks or Ranks()
     settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
+    if crop != DEFAULT_CROP:
+        settings += f" {crop}"
+    if not (maps or network.normalise_pooled):
+        settings += " not normalised"
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
     kind = _early if maps else _pooled
     if not ranks.from_first((home / _ABOUT).exists()):
-        spec = ViewSpec(plain_size=plain_size, augmented_size=augmented_size, augmented=views)
+        spec = ViewSpec(plain_size=plain_size, augmented_size=augmented_size, augmented=views, crop=crop)
         starts = range(0, len(images), _BLOCK)
         missing = ranks.from_first(_missing(home, starts))[ranks.rank :: ranks.world]
         with progress_bar(title, len(missing) * _BLOCK) as bar:

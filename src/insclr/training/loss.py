@@ -6,19 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from insclr.mining.expand import compact
-
-
-@dataclass(frozen=True)
-class PairMasks:
-    """Which pairs (i, j) attract and which repel, for every i of each tuple's in-batch query set."""
-
-    query: Tensor  # (T, M) bool: i ranges over these slots, the anchor and the selected
-    batch_positive: Tensor  # (T, M, B) bool over the images of the batch
-    batch_negative: Tensor  # (T, M, B) bool
-    bank_positive: Tensor | None = None  # (T, P) bool over the pool's rows, the same for every i
-    bank_negative: Tensor | None = None  # (T, P) bool
-    shared_negative: Tensor | None = None  # (T, R) bool over rows that all tuples share (methods B and C)
+from insclr.methods.pairs import BankPairs, Pairs
 
 
 @dataclass(frozen=True)
@@ -27,166 +15,78 @@ class LossValue:
 
     loss: Tensor
     batch_positives: Tensor  # positives an anchor has in its tuple
-    bank_positives: Tensor  # positives it has in the memory
-    active_negatives: Tensor  # negatives above the margin, per query-set member
+    active_negatives: Tensor  # negatives above the margin, per query image
     positive_similarity: Tensor  # mean S over all positive pairs
     negative_similarity: Tensor  # mean S over all negative pairs, active or not
 
 
-def pair_masks(
-    tuple_ids: Tensor,
-    selected: Tensor,
-    pool_ids: Tensor | None = None,
-    eligible: Tensor | None = None,
-    mined: Tensor | None = None,
-    *,
-    ignored_pool: Tensor | None = None,
-    batch_ignored: Tensor | None = None,
-    shared_negative: Tensor | None = None,
-    batch_tuple_ids: Tensor | None = None,
-    first_tuple: int = 0,
-) -> PairMasks:
-    """Label the pairs of each tuple (T, M) with the batch (B images) and with its pool (T, P).
-
-    Positives: the tuple's `selected` slots (anchor included) with each other, and the `mined` candidates.
-    Negatives: the tuple's other slots, every image of other tuples, the `eligible` rest of the pool. Neither:
-    an image of another tuple that is a member of this query set or was mined for it, and what is ignored
-    (`ignored_pool` (T, P), `batch_ignored` (T, B)) unless it is a positive.
-    The batch is these tuples, or `batch_tuple_ids` (T_all, M) in which these start at `first_tuple`.
-    """
-    everyone = tuple_ids if batch_tuple_ids is None else batch_tuple_ids
-    batch_ids = everyone.reshape(-1)  # (B,)
-    own, own_selected = _own_slots(selected, len(everyone), first_tuple)  # (T, B) both
-
-    friend = _contains(tuple_ids, selected, batch_ids)
-    if mined is not None and pool_ids is not None:
-        friend |= _contains(pool_ids, mined, batch_ids)
-    negative = torch.where(own, ~own_selected, ~friend)  # (T, B)
-    if batch_ignored is not None:
-        negative &= ~batch_ignored
-
-    slots = torch.arange(tuple_ids.numel(), device=tuple_ids.device) + first_tuple * tuple_ids.shape[1]
-    is_self = slots.view_as(tuple_ids)[..., None] == torch.arange(len(batch_ids), device=slots.device)
-    query = selected[..., None]  # (T, M, 1)
-    bank_positive, bank_negative = _bank_masks(eligible, mined, ignored_pool)
-    return PairMasks(
-        query=selected,
-        batch_positive=query & own_selected[:, None] & ~is_self,
-        batch_negative=query & negative[:, None],
-        bank_positive=bank_positive,
-        bank_negative=bank_negative,
-        shared_negative=shared_negative,
-    )
-
-
-def random_negatives_mask(shared_ids: Tensor, tuple_ids: Tensor, selected: Tensor | None = None) -> Tensor:
-    """Which of the shared random bank rows (R,) are negatives of each tuple: (T, R) bool.
-
-    All but the tuple's own images; with `selected` (T, M), all but the images of its query set.
-    """
-    taken = torch.ones_like(tuple_ids, dtype=torch.bool) if selected is None else selected
-    return ~_contains(tuple_ids, taken, shared_ids)
-
-
 def contrastive_loss(
     features: Tensor,
-    masks: PairMasks,
+    pairs: Pairs,
     *,
-    bank: Tensor | None = None,
-    shared_bank: Tensor | None = None,
     batch: Tensor | None = None,
-    margin: float | Tensor = 0.4,
-    normalise: Literal["sum", "mean"] = "sum",
+    margin: float = 0.4,
+    normalise: Literal["sum", "mean", "batch"] = "sum",
 ) -> LossValue:
     """L = 1/N_p sum_i [ sum of S_ij over negatives with S_ij > margin - sum of S_ij over positives ].
 
-    `features` (T, M, D) are augmented and carry the gradient, `bank` (T, P, D) and `shared_bank` (R, D) are
-    constants; `batch` (B, D) is everybody's features where the masks were made with `batch_tuple_ids`.
-    The mean over tuples is returned. "mean" averages the positives and the active negatives of each i
-    before the difference. `margin` is a number or one per tuple, (T,).
+    `features` (T, M, D) are augmented and carry the gradient, bank rows are constants; `batch` (B, D) holds the
+    features of all ranks where there are several. The mean over tuples is returned. "mean" averages the
+    positives and the active negatives of each i before the difference; "batch" divides by all images of the tuple
+    instead of by its query set.
     """
     tuples, slots, dim = features.shape
     rows = features.reshape(-1, dim)
-    in_batch = rows @ (rows if batch is None else batch).T  # (T * M, B)
-    groups = [_Group(in_batch.view(tuples, slots, -1), masks.batch_positive, masks.batch_negative)]
-    query = masks.query[..., None]  # (T, M, 1)
-    if bank is not None:
-        if masks.bank_positive is None or masks.bank_negative is None:
-            raise ValueError("bank rows need masks made with the pool's ids, eligible and mined")
-        in_bank = torch.bmm(features, bank.detach().transpose(1, 2))  # (T, M, P)
-        positive, negative = query & masks.bank_positive[:, None], query & masks.bank_negative[:, None]
-        groups.append(_Group(in_bank, positive, negative))
-    if shared_bank is not None:
-        if masks.shared_negative is None:
-            raise ValueError("shared bank rows need masks made with shared_negative")
-        in_shared = (rows @ shared_bank.detach().T).view(tuples, slots, -1)  # (T, M, R)
-        groups.append(_Group(in_shared, None, query & masks.shared_negative[:, None]))
-    limit = margin.reshape(-1, 1, 1) if isinstance(margin, Tensor) else margin
-    return _combine(groups, masks, limit, normalise)
+    in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
+    sums = _Sums(in_batch.new_zeros(pairs.query.shape), margin)
+    sums.add(in_batch, pairs.positive, pairs.negative, pairs.weight)
+    query = pairs.query[..., None]  # (T, M, 1)
+    for bank in pairs.bank:
+        positive = None if bank.positive is None else query & bank.positive[:, None]
+        sums.add(_bank_similarities(features, bank), positive, query & bank.negative[:, None])
+    return sums.value(pairs.query, normalise)
 
 
-@dataclass
-class _Group:
-    """Similarities (T, M, J) to one source of images, with their labels."""
-
-    similarities: Tensor
-    positive: Tensor | None
-    negative: Tensor
-
-
-def _combine(groups: list[_Group], masks: PairMasks, margin: float | Tensor, normalise: str) -> LossValue:
-    zero = groups[0].similarities.new_zeros(masks.query.shape)  # (T, M)
-    attract, repel, negative_sum = zero, zero, zero.clone()
-    positives, active, negatives = zero.clone(), zero.clone(), zero.clone()
-    for group in groups:
-        s = group.similarities
-        above = group.negative & (s.detach() > margin)
-        repel = repel + (s * above).sum(2)
-        active += above.sum(2)
-        negatives += group.negative.sum(2)
-        negative_sum += (s.detach() * group.negative).sum(2)
-        if group.positive is not None:
-            attract = attract + (s * group.positive).sum(2)
-            positives += group.positive.sum(2)
-    if normalise == "mean":
-        per_member = repel / active.clamp(min=1) - attract / positives.clamp(min=1)
-    else:
-        per_member = repel - attract  # (T, M); zero outside the query set
-    members = masks.query.sum(1)  # (T,) N_p
-    bank_positive = masks.bank_positive
-    return LossValue(
-        loss=(per_member.sum(1) / members).mean(),
-        batch_positives=members.to(zero.dtype).mean() - 1,
-        bank_positives=zero.new_zeros(())
-        if bank_positive is None
-        else bank_positive.sum(1).to(zero.dtype).mean(),
-        active_negatives=active.sum() / members.sum(),
-        positive_similarity=attract.detach().sum() / positives.sum().clamp(min=1),
-        negative_similarity=negative_sum.sum() / negatives.sum().clamp(min=1),
-    )
+def _bank_similarities(features: Tensor, bank: BankPairs) -> Tensor:
+    """Similarities (T, M, P) to the rows of a bank."""
+    constants = bank.rows.detach()
+    if constants.dim() == 2:  # shared by all tuples
+        return features @ constants.T
+    return torch.bmm(features, constants.transpose(1, 2))
 
 
-def _own_slots(selected: Tensor, all_tuples: int, first_tuple: int) -> tuple[Tensor, Tensor]:
-    """Which images of the batch (T, B) are the tuple's own, and which of those are in its query set."""
-    tuples, slots = selected.shape
-    number = torch.arange(tuples, device=selected.device) + first_tuple
-    is_own = number[:, None] == torch.arange(all_tuples, device=selected.device)  # (T, T_all)
-    own_selected = is_own[..., None] & selected[:, None, :]  # (T, T_all, M)
-    return is_own.repeat_interleave(slots, dim=1), own_selected.flatten(1)
+class _Sums:
+    """What attracts and repels each query image (T, M), added up source by source."""
 
+    def __init__(self, zero: Tensor, margin: float) -> None:
+        self.margin = margin
+        self.attract, self.repel, self.negative_sum = zero, zero, zero.clone()
+        self.positives, self.active, self.negatives = zero.clone(), zero.clone(), zero.clone()
 
-def _contains(ids: Tensor, mask: Tensor, wanted: Tensor) -> Tensor:
-    """Which of `wanted` (J,) are among the marked `ids` (T, K) of each tuple: (T, J) bool."""
-    columns, real = compact(mask)
-    marked = ids.gather(1, columns).masked_fill(~real, -1)  # (T, most marked)
-    return (marked[:, :, None] == wanted).any(1)
+    def add(self, s: Tensor, positive: Tensor | None, negative: Tensor, weight: Tensor | None = None) -> None:
+        """Take in the similarities (T, M, J) to one source of images, with their labels."""
+        above = negative & (s.detach() > self.margin)
+        self.repel = self.repel + (s * above).sum(2)
+        self.active += above.sum(2)
+        self.negatives += negative.sum(2)
+        self.negative_sum += (s.detach() * negative).sum(2)
+        if positive is not None:
+            counted = positive if weight is None else positive * weight
+            self.attract = self.attract + (s * counted).sum(2)
+            self.positives += counted.sum(2)
 
-
-def _bank_masks(
-    eligible: Tensor | None, mined: Tensor | None, ignored: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    if eligible is None:
-        return None, None
-    positive = torch.zeros_like(eligible) if mined is None else eligible & mined
-    negative = eligible & ~positive
-    return positive, negative if ignored is None else negative & ~ignored
+    def value(self, query: Tensor, normalise: str) -> LossValue:
+        """The loss of the whole."""
+        if normalise == "mean":
+            per_image = self.repel / self.active.clamp(min=1) - self.attract / self.positives.clamp(min=1e-12)
+        else:
+            per_image = self.repel - self.attract  # (T, M); zero outside the query set
+        members = query.sum(1)  # (T,) N_p
+        divisor = query.shape[1] if normalise == "batch" else members
+        return LossValue(
+            loss=(per_image.sum(1) / divisor).mean(),
+            batch_positives=members.to(per_image.dtype).mean() - 1,
+            active_negatives=self.active.sum() / members.sum(),
+            positive_similarity=self.attract.detach().sum() / self.positives.sum().clamp(min=1e-12),
+            negative_similarity=self.negative_sum.sum() / self.negatives.sum().clamp(min=1),
+        )

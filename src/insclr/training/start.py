@@ -1,80 +1,82 @@
-"""Where a run's fully connected layer starts: at random, at a PCA, or at a whitening learned from the images' views.
+"""Where a run's fully connected layer starts: at a PCA, or at a whitening learned from the images' views.
 
-Directions in which an image moves when it is augmented, or in which mined pairs differ, say nothing about which
-thing it shows: they are scaled down. In closed form, in seconds, and safe: with no mined pairs at all the views
+Directions in which an image moves when it is augmented, or in which mined pairs differ, say nothing about the
+instance it shows: they are scaled down. In closed form, in seconds, and safe: with no mined pairs at all the views
 alone decide.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from insclr.mining.calibrate import calibrate
-from insclr.mining.overlap import UNKNOWN, ThingSize, estimate_size, neighbour_overlap
-from insclr.mining.own_views import Evidence, evidence
-from insclr.mining.verdicts import Verdicts, judge, votes
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
+from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size, neighbour_overlap
+from insclr.mining.own_views import Evidence, evidence, measure_own_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
-from insclr.recipe import MiningRecipe, RoundRecipe
+from insclr.recipe import CalibratedSettings, InsclrSettings
 
-_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
-_PAIRS = 60_000
+_MAX_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
+_MAX_PAIRS = 60_000
 _PASSES = 2  # mine, whiten, mine again with what that showed
 _RIDGE = 0.5  # of the mean variance, added to all: as much as views alone deserve
-# Pairs for the start are always mined by calibrated overlaps: the features are nobody's yet.
-_MINING = MiningRecipe(similarity="overlap", batch_threshold="auto", k="auto", memory_floor="auto")
+_MAX_POOL = 301
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start of the fully connected layer, the size of a thing, and what was seen on the way."""
+    """A start of the fully connected layer, the size of an instance, and how both were found."""
 
     whitening: Whitening
-    size: ThingSize = UNKNOWN
+    size: InstanceSize = UNKNOWN
     reasons: tuple[str, ...] = ()
 
 
 def pca_start(plain: Tensor, dim: int, power: float) -> Start:
     """Centred PCA of the pooled features (N, C), its axes divided by their variance ** power."""
-    features = plain[:: 1 + len(plain) // _LEARNED_FROM].float()
+    features = plain[:: 1 + len(plain) // _MAX_LEARNED_FROM].float()
     return Start(pca_whitening(features, min(dim, len(features) - 1), power))
 
 
-def views_start(plain: Tensor, views: Tensor, dim: int, recipe: RoundRecipe, seed: int) -> Start:
+def views_start(
+    plain: Tensor, views: Tensor, dim: int, settings: InsclrSettings | CalibratedSettings, seed: int
+) -> Start:
     """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C).
 
-    Pairs are mined by the method and the N_b of `recipe`.
+    Pairs are always mined by measured thresholds, since no layer is trained yet: by the variant and the N_b of
+    `settings` where they are of the calibrated method.
     """
-    recipe = replace(recipe, mining=_MINING)
-    some = slice(None, None, 1 + len(plain) // _LEARNED_FROM)
+    settings = settings if isinstance(settings, CalibratedSettings) else CalibratedSettings()
+    some = slice(None, None, 1 + len(plain) // _MAX_LEARNED_FROM)
     features, augmented = plain[some].float(), views[:, some].float()
     axes = pca_whitening(features, min(dim, len(features) - 1), power=0.0)
     x = (features - axes.mean) @ axes.projection.T  # (N, D)
     a = (augmented - axes.mean) @ axes.projection.T  # (V, N, D)
     of_views = _scatter((a - x).flatten(0, 1))
     root = _inverse_root(of_views, _RIDGE)
-    seen = _seen(x, a, root, recipe)
-    pool = build_pool(seen.deciding, _pool_size(len(x)))
+    seen = _seen(x, a, root, settings)
+    pool = build_pool(seen.deciding, min(_MAX_POOL, len(x) - 1))
     size = estimate_size(pool.ids, seed)
-    reasons = [f"pictures of a thing that hold together = {size.core}: by how neighbourhoods overlap"]
+    reasons = [f"images of an instance that hold together = {size.core}: by how neighbourhoods overlap"]
     if size.whole:
-        reasons.append(f"pictures of a thing = {size.whole}: where neighbourhoods overlap most")
+        reasons.append(f"images of an instance = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
     for _ in range(_PASSES):
-        verdicts = _judge(seen, pool, size, recipe)
-        first, second = _pairs(verdicts, pool, generator)
-        count = verdicts.per_image() * len(x)
+        labels = _label(seen, pool, size, settings)
+        first, second = _pairs(labels, pool, generator)
+        count = float(labels.positive.sum())
         share = count / (count + len(x))  # how much the pairs count beside the views
         scatter = (1 - share) * of_views
         if len(first):
             scatter = scatter + share * _scatter(x[first] - x[second])
         root = _inverse_root(scatter, _RIDGE * 0.1 ** min(1.0, count / (2 * len(x))))
-        seen = _seen(x, a, root, recipe)
+        seen = _seen(x, a, root, settings)
         pool = build_pool(seen.deciding, pool.size)
-        reasons.append(f"whitening = {verdicts.per_image():.1f} mined pairs an image beside its own views")
+        reasons.append(f"whitening = {count / len(x):.1f} mined pairs an image beside its own views")
     root = root / (x @ root).norm(dim=1).mean()
     return Start(Whitening(axes.mean, (root @ axes.projection).contiguous()), size, tuple(reasons))
 
@@ -93,27 +95,29 @@ def apply_start(fc: nn.Linear, start: Start) -> None:
 def mix_with_start(fc: nn.Linear, start: Mapping[str, Tensor], share: float) -> None:
     """Take the trained layer back towards its start (weight (D, C) and bias (D,)) by `share` of the way.
 
-    The rounds teach this layer the very things that are there, and it forgets what the start knew of others. Between
-    the two lie weights that have most of both (Wortsman et al. 2022 found this for whole networks).
+    The rounds teach this layer the very instances that are there, and it forgets what the start knew of others.
+    Between the two lie weights that have most of both (Wortsman et al. 2022 found this for whole networks).
     """
     for name, value in fc.named_parameters():
         value.lerp_(start[name].to(value.device), share)
 
 
-def _seen(x: Tensor, a: Tensor, root: Tensor, recipe: RoundRecipe) -> Evidence:
+def _seen(x: Tensor, a: Tensor, root: Tensor, settings: CalibratedSettings) -> Evidence:
     """What the whitening by `root` shows of images (N, D) and views (V, N, D)."""
     plain, views = functional.normalize(x @ root, dim=1), functional.normalize(a @ root, dim=2)
-    return evidence(plain, views, voted=votes(recipe.method))
+    return evidence(plain, views, voted=settings.votes)
 
 
-def _judge(seen: Evidence, pool: Pool, size: ThingSize, recipe: RoundRecipe) -> Verdicts:
-    criteria = calibrate(recipe, seen.deciding, seen, pool.ids, size).criteria
-    return judge(pool, neighbour_overlap(pool.ids, size.core), criteria, recipe.neighbours)
+def _label(seen: Evidence, pool: Pool, size: InstanceSize, settings: CalibratedSettings) -> CandidateLabels:
+    own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, size.core)
+    thresholds, _ = measure_thresholds(settings.variant, own, size)
+    overlap = neighbour_overlap(pool.ids, size.core)
+    return label_candidates(pool, overlap, thresholds, settings.variant, settings.neighbours)
 
 
-def _pairs(verdicts: Verdicts, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    first, place = verdicts.positive.nonzero(as_tuple=True)
-    chosen = torch.randperm(len(first), generator=generator)[:_PAIRS]
+def _pairs(labels: CandidateLabels, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    first, place = labels.positive.nonzero(as_tuple=True)
+    chosen = torch.randperm(len(first), generator=generator)[:_MAX_PAIRS]
     return first[chosen], pool.ids[first[chosen], place[chosen]].long()
 
 
@@ -128,7 +132,3 @@ def _inverse_root(scatter: Tensor, ridge: float) -> Tensor:
     values, vectors = torch.linalg.eigh((scatter + ridge * torch.eye(len(scatter))).double())
     root: Tensor = (vectors * values.clamp(min=1e-12).rsqrt()) @ vectors.T
     return root.float()
-
-
-def _pool_size(images: int) -> int:
-    return min(301, images - 1)

@@ -8,11 +8,11 @@ from pathlib import Path
 from insclr.data.labels import read_labels
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
+from insclr.jobs.train import train
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.embed import ModelEmbedder
 from insclr.retrieval.extract import describe
 from insclr.retrieval.index import index_images
-from insclr.training.train import train
 from insclr_demo import draw_collection
 
 Say = Callable[[str], None]

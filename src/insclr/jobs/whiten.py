@@ -1,6 +1,5 @@
 """Whitening folded into a model: learned on photos, with or without labels."""
 
-import dataclasses
 from pathlib import Path
 
 import torch
@@ -33,7 +32,7 @@ def whiten_model(
     pooled = extract(
         network,
         images,
-        **dataclasses.asdict(settings),
+        **settings.model_dump(),
         skipped=skipped,
         pooled=True,
     )
@@ -51,5 +50,5 @@ def whiten_model(
         if isinstance(network.fc, nn.Linear):
             layer = compose(network.fc, layer)
     network.fc, network.dim = layer, dim
-    recipe = dataclasses.replace(model.recipe, network=dataclasses.replace(model.recipe.network, dim=dim))
+    recipe = model.recipe.with_(network=model.recipe.network.with_(dim=dim, bias=True))
     save_model(out, network, recipe, model.notes)

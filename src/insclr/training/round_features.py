@@ -1,4 +1,4 @@
-"""A run's view of its images: pooled features and maps of all of them, each computed once."""
+"""The features and maps of the whole collection that rounds need, each computed once."""
 
 import hashlib
 from pathlib import Path
@@ -7,16 +7,18 @@ from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.methods.method import Needs
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.training.features import PooledFeatures, pooled_features
-from insclr.training.sources import LateSource, view_spec
+from insclr.training.sources.images import step_views
+from insclr.training.sources.maps import LateLayers
 
-_DECODED_BYTES = 4 << 30  # of decoded photos kept on disk while a run trains on images
+_DECODED_BYTES = 4 << 30  # of decoded images kept on disk while a run trains on images
 
 
-class Described:
+class RoundFeatures:
     """Gives the features that a round needs, from the cache, from maps, or from the images."""
 
     def __init__(
@@ -30,21 +32,21 @@ class Described:
         self.ranks = ranks
         self._latest: tuple[str, PooledFeatures] | None = None
 
-    def features(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
+    def pooled(self, network: DescriptorNetwork, recipe: RoundRecipe, needs: Needs) -> PooledFeatures:
         """Pooled features of every image: through the late layers where maps are at hand, else from the images."""
-        decides = recipe.mining.similarity == "overlap"
-        views = recipe.cached_views if recipe.train == "fc" or decides else 0
+        views = recipe.cached_views if recipe.train != "all" or needs.views else 0
         if recipe.train != "late" and not self._maps_come_later(network, recipe):
             return self._computed(network, recipe, views, maps=False)
-        views = max(1, views)
         key = f"{_digest(network)} {views}"
         if self._latest is None or self._latest[0] != key:
             maps = self.maps(network, recipe)
-            source = LateSource(network, maps.plain, maps.views, None, side=recipe.plain_size, seed=0)
-            described = PooledFeatures(
-                source.all_pooled(maps.plain), source.all_views(maps.views[:views]), maps.seen
-            )
-            self._latest = key, described
+            of_views = LateLayers(network, recipe.augmented_size)
+            plain = LateLayers(network, recipe.plain_size).all_pooled(maps.plain)
+            shape = (views, len(plain), plain.shape[1])
+            pooled = plain.new_empty(shape)
+            for number in range(views):
+                pooled[number] = of_views.all_pooled(maps.views[number])
+            self._latest = key, PooledFeatures(plain, pooled, maps.seen)
         return self._latest[1]
 
     def maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
@@ -55,25 +57,33 @@ class Described:
             )
         return self._computed(network, recipe, recipe.cached_views, maps=True)
 
-    def decoded(self, images: ImageList, recipe: RoundRecipe) -> DecodedCache | None:
-        """Photos decoded once for all epochs: building it costs about one epoch, so it must serve several."""
-        if recipe.steps * recipe.tuples * (1 + recipe.neighbours) < 2 * len(images):
+    def at_scale(self, network: DescriptorNetwork, recipe: RoundRecipe, scale: float) -> PooledFeatures:
+        """Pooled features, or maps where the late layers learn, of plain views at a multiple of their size."""
+        scaled = recipe.with_(plain_size=round(scale * recipe.plain_size))
+        return self._computed(network, scaled, 0, maps=recipe.train == "late")
+
+    def decoded(
+        self, images: ImageList, recipe: RoundRecipe, needs: Needs, slots: int
+    ) -> DecodedCache | None:
+        """Images decoded once for all epochs: building it costs about one epoch, so it must serve several."""
+        if recipe.steps * recipe.tuples * slots < 2 * len(images):
             return None
         with self.ranks.in_turn():
             return build_cache(
                 images,
                 self.cache / "decoded",
-                longest=view_spec(recipe).longest,
+                longest=step_views(recipe, needs).longest,
                 max_bytes=_DECODED_BYTES,
                 workers=self.workers,
             )
 
     def _maps_come_later(self, network: DescriptorNetwork, recipe: RoundRecipe) -> bool:
         """Whether a later round needs maps of the same views: then one pass over the images serves both."""
+        same = (recipe.plain_size, recipe.augmented_size, recipe.cached_views, recipe.crop)
         return recipe.train == "fc" and network.backbone.has_late and any(
-            (each.train, each.plain_size, each.augmented_size, each.cached_views)
-            == ("late", recipe.plain_size, recipe.augmented_size, recipe.cached_views)
+            (each.plain_size, each.augmented_size, each.cached_views, each.crop) == same
             for each in self.recipe.rounds
+            if each.train == "late"
         )  # fmt: skip
 
     def _computed(
@@ -86,6 +96,7 @@ class Described:
             plain_size=recipe.plain_size,
             augmented_size=recipe.augmented_size,
             views=views,
+            crop=recipe.crop,
             seed=0,
             workers=self.workers,
             skipped=self.skipped,

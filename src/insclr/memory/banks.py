@@ -11,7 +11,6 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.memory.bank import MemoryBank, MemoryBanks
 from insclr.memory.mapped_bank import MappedBank
-from insclr.mining.own_views import Evidence, evidence
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
@@ -33,10 +32,7 @@ class RoundBanks(MemoryBanks):
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """For a checkpoint; the rows of mapped banks are left out, as `files` are copied beside it."""
-        state = super().state_dict()
-        if self.files:
-            return {name: {"written": bank["written"]} for name, bank in state.items()}
-        return state
+        return {"plain": {}, "augmented": {}} if self.files else super().state_dict()
 
     def restore(
         self, state: Mapping[str, Mapping[str, Any]], copies: Mapping[str, Path], ranks: Ranks
@@ -46,7 +42,6 @@ class RoundBanks(MemoryBanks):
             if ranks.first_of_node or not self.files:
                 rows = state[name].get("features")
                 _refill(bank, _open_copy(copies[name], bank) if rows is None else rows)
-            bank.state_dict()["written"].copy_(state[name]["written"])
         ranks.barrier()
 
 
@@ -67,9 +62,9 @@ def fill_banks(banks: RoundBanks, network: DescriptorNetwork, pooled: Tensor, ra
     """The first fill, from the pooled features (N, C) that the pool needed: no second pass over the images."""
     if ranks.first_of_node or not banks.files:
         for start in range(0, len(pooled), _FILL_ROWS):
-            block = embed_all(network, pooled[start : start + _FILL_ROWS])
-            banks.plain.fill(block, 0, first=start)
-            banks.augmented.fill(block, 0, first=start)
+            block = network.describe_pooled(pooled[start : start + _FILL_ROWS])
+            banks.plain.fill(block, start)
+            banks.augmented.fill(block, start)
     ranks.barrier()
 
 
@@ -89,21 +84,4 @@ def _refill(bank: MemoryBank, rows: Tensor) -> None:
             "resume with the images and the dimension of the first run."
         )
     for start in range(0, len(rows), _FILL_ROWS):
-        bank.fill(rows[start : start + _FILL_ROWS], 0, first=start)
-
-
-@torch.no_grad()
-def embed_all(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
-    """Descriptors (N, D) of pooled features (N, C), in blocks, on the CPU."""
-    device = next(network.parameters()).device
-    return torch.cat([network.embed(block.float().to(device)).cpu() for block in pooled.split(_FILL_ROWS)])
-
-
-def embed_evidence(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
-    """What the network sees in pooled features (N, C) and those of the views (V, N, C)."""
-    parts = []
-    views = views if voted else views[:1]  # the others would decide nothing
-    for rows in torch.arange(len(plain)).split(_FILL_ROWS):
-        seen = torch.stack([embed_all(network, view[rows]) for view in views])
-        parts.append(evidence(embed_all(network, plain[rows]), seen, voted=voted))
-    return Evidence.join(parts)
+        bank.fill(rows[start : start + _FILL_ROWS], start)

@@ -1,0 +1,35 @@
+"""Train, then write the report: what `insclr train` and `insclr.train` do."""
+
+import os
+from pathlib import Path
+
+from insclr.data.images import ImageList
+from insclr.model.model_file import Model
+from insclr.recipe import Recipe
+from insclr.report.run_report import REPORT_NAME, write_report
+from insclr.training.train import train as train_run
+
+
+def train(
+    images: str | Path | ImageList,
+    out: str | Path,
+    recipe: str | Path | Recipe = "default",
+    *,
+    changes: tuple[str, ...] = (),
+    labels: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    cache: Path | None = None,
+) -> Model:
+    """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
+
+    `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP. `resume` goes on
+    with an interrupted run. `cache` keeps pooled features for other runs on the same images.
+    """
+    finished = resume and (Path(out) / REPORT_NAME).exists()
+    model = train_run(
+        images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache
+    )
+    if os.environ.get("RANK", "0") == "0" and not finished:  # under torchrun the first rank writes for all
+        write_report(out)
+    return model

@@ -1,0 +1,135 @@
+"""The method that ships: decide once a round which candidates are positives, by measured thresholds.
+
+The paper's query sets by ranks instead of cosines (`mining.overlap`), on the mean of all views of an image, with
+thresholds that the images' own views measure. No memory bank: mined images enter the batch as members of the
+tuples, with gradient, and whatever may show the same instance is no negative.
+"""
+
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from insclr.data.tuples import TupleSampler
+from insclr.memory.round_pool import map_large_pool, round_pool
+from insclr.methods.batch import Batch
+from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
+from insclr.methods.pairs import Pairs, contains, label_batch
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
+from insclr.mining.expand import eligible_candidates
+from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
+from insclr.mining.own_views import Evidence, evidence, measure_own_views
+from insclr.mining.select import query_set
+from insclr.model.network import DescriptorNetwork
+from insclr.neighbours.pool import Pool
+from insclr.recipe import CalibratedSettings
+
+_SMALLEST_POOL = 100
+_BLOCK_ROWS = 8192
+
+
+class CalibratedMethod(Method):
+    """Labels looked up in every step, decided when the round began."""
+
+    needs = Needs(views=True)
+    pool: Pool
+    labels: CandidateLabels
+
+    def __init__(self, settings: CalibratedSettings) -> None:
+        self.settings = settings
+
+    def prepare(self, start: RoundStart) -> Prepared:
+        """Find candidates, measure the thresholds, and label every candidate of every image."""
+        settings = self.settings
+        self._descriptors = start.descriptors
+        seen = _describe_views(start.network, start.plain, start.views, voted=settings.votes)
+        size = _pool_size(settings, len(start), start.size)
+        pool = round_pool(seen.deciding, size, start.folder, start.ranks, start.device)
+        instance = start.size if start.size.core else estimate_size(pool.ids)
+        own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, instance.core)
+        # Sums may differ in the last bit between machines: all ranks decide by the first one's numbers.
+        thresholds, reasons = start.ranks.from_first(measure_thresholds(settings.variant, own, instance))
+        overlap = neighbour_overlap(pool.ids, instance.core)
+        self.labels = label_candidates(pool, overlap, thresholds, settings.variant, settings.neighbours)
+        self.sampler = TupleSampler(
+            pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
+        )
+        self.pool = map_large_pool(pool, start.folder, start.ranks)
+        criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
+        return Prepared(criteria, reasons, pool.ids, self.labels.positive)
+
+    def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
+        """Look up what was decided; what may show the same instance is nowhere a negative."""
+        anchors = batch.ids[:, 0]
+        candidates, positive = self._candidates(anchors)
+        selected = _selected(batch.ids, candidates, positive, batch.unreliable)
+        spared = positive | self.labels.ignored[anchors.cpu()].to(positive.device)  # (T, P)
+        pairs = label_batch(
+            batch.ids,
+            selected,
+            ignored=contains(candidates, spared, batch.everyone.ids.reshape(-1)),
+            batch_tuple_ids=batch.everyone.ids,
+            first_tuple=batch.first_tuple,
+        )
+        self.pool.give_back()
+        return Pairs(
+            pairs.query,
+            pairs.positive,
+            pairs.negative,
+            mined_ids=candidates,
+            mined=positive & eligible_candidates(candidates, batch.ids),
+        )
+
+    def _candidates(self, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        """The anchors' candidates (T, P) and which of them are positives, where the anchors are."""
+        rows = anchors.cpu()
+        return self.pool.ids[rows].to(anchors), self.labels.positive[rows].to(anchors.device)
+
+    def explain(self, anchors: Tensor) -> Explanation:
+        """What was decided for these anchors when the round began."""
+        candidates, positive = self._candidates(anchors)
+        neighbours = candidates[:, : self.settings.neighbours]
+        ids = torch.cat([anchors[:, None], neighbours], dim=1)  # (T, M)
+        anchor = self._descriptors[anchors].float()
+        near = torch.einsum("td,tpd->tp", anchor, self._descriptors[candidates].float())
+        mined = positive & eligible_candidates(candidates, ids)
+        return Explanation(
+            ids=ids,
+            selected=_selected(ids, candidates, positive, None),
+            similarities=near[:, : self.settings.neighbours],
+            candidates=candidates,
+            candidate_similarities=near,
+            mined=mined,
+            repeat=mined.to(torch.int8),
+            score=self.pool.similarities[anchors].float(),
+        )
+
+    def descriptors(self, ids: Tensor) -> Tensor:
+        """As they were when the round began."""
+        return self._descriptors[ids].float()
+
+
+def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Tensor | None) -> Tensor:
+    """The query set of each tuple (T, M): the anchor and the members among its positives."""
+    member = candidates[:, :, None] == ids[:, None, 1:]  # (T, P, N_b)
+    chosen = (member & positive[:, :, None]).any(1)
+    if unreliable is not None:
+        chosen &= ~unreliable
+    return query_set(chosen)
+
+
+def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
+    """What the network sees in pooled features (N, C) and those of the views (V, N, C), block by block."""
+    views = views if voted else views[:1]  # the others would decide nothing
+    parts = []
+    for rows in torch.arange(len(plain)).split(_BLOCK_ROWS):
+        described = torch.stack([network.describe_pooled(view[rows]) for view in views])
+        parts.append(evidence(network.describe_pooled(plain[rows]), described, voted=voted))
+    return Evidence.join(parts)
+
+
+def _pool_size(settings: CalibratedSettings, images: int, size: InstanceSize) -> int:
+    """Room for three times the images of an instance that hold together, and for all of them."""
+    wanted = settings.pool if settings.pool != "auto" else max(_SMALLEST_POOL, 3 * size.core, size.reach)
+    return min(wanted, images - 1)

@@ -1,0 +1,266 @@
+"""InsCLR as the paper has it: select in the mini-batch, mine the memory, decide anew in every step.
+
+Owns the two memory banks. Step 1 of an iteration writes the batch into both; step 2 selects positives among a tuple's
+members; step 3 grows the query set into the anchor's candidate pool; the loss then reads the augmented bank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from insclr.data.tuples import TupleSampler
+from insclr.memory.banks import RoundBanks, fill_banks, open_banks
+from insclr.memory.round_pool import map_large_pool, round_pool
+from insclr.methods.batch import Batch
+from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
+from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
+from insclr.mining.calibrate import FALSE_MATCHES, exceeded_by, random_pairs
+from insclr.mining.expand import Expansion, anchor_only, compact, eligible_candidates, expand
+from insclr.mining.select import decision_similarities, query_set, select_in_batch
+from insclr.neighbours.pool import Pool
+from insclr.ranks import Ranks
+from insclr.recipe import InsclrSettings
+
+
+@dataclass(frozen=True)
+class _Mined:
+    """What was found in the memory for each tuple."""
+
+    pool_ids: Tensor  # (T, P) the candidates
+    pool_similarities: Tensor  # (T, P) to the image whose pool brought them
+    eligible: Tensor  # (T, P) bool: candidates that are not in the tuple, each once
+    expansion: Expansion
+
+
+class InsclrMethod(Method):
+    """The paper's method with its variants A to D."""
+
+    settings: InsclrSettings  # after `prepare` with numbers in place of every "auto"
+    pool: Pool
+    banks: RoundBanks
+
+    def __init__(self, settings: InsclrSettings) -> None:
+        self.settings = settings
+        scales = settings.scales if settings.selection == "multiscale" else ()
+        self.needs = Needs(plain=True, scales=scales)
+
+    def prepare(self, start: RoundStart) -> Prepared:
+        """Fill both banks, build the candidate pool, measure what the recipe leaves to the collection."""
+        settings = self.settings
+        self.settings, reasons = _measured(settings, start)
+        dtype = torch.float16 if settings.bank_dtype == "fp16" else torch.float32
+        self.banks = open_banks(len(start), start.network.dim, dtype, start.folder, start.ranks)
+        fill_banks(self.banks, start.network, start.plain, start.ranks)
+        # An untrained layer has nothing to say yet, so the first pool goes without it.
+        descriptors = start.plain if start.untrained_fc else self.banks.plain.features
+        pool = round_pool(descriptors, self.settings.pool, start.folder, start.ranks, start.device)
+        self.sampler = TupleSampler(pool.ids, start.tuples, settings.neighbours, start.seed)
+        self.pool = map_large_pool(pool, start.folder, start.ranks)
+        return Prepared(_criteria(self.settings), reasons)
+
+    def ahead(self, ids: Tensor) -> None:
+        """Have the bank rows of these tuples read while the network is at work on their images."""
+        if self.settings.mines_memory and self.settings.candidates == "anchor":
+            pool_ids = self.pool.ids[ids[:, 0].cpu()].long()
+            self.banks.plain.ahead(pool_ids)
+            if self.settings.pool_negatives:
+                self.banks.augmented.ahead(pool_ids)
+
+    def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
+        """One iteration: write the banks, select, mine, and label every pair."""
+        settings, everyone = self.settings, batch.everyone
+        assert everyone.plain is not None
+        self.banks.write(everyone.ids, everyone.plain, everyone.augmented)
+        with torch.no_grad():
+            selected = self._select(batch)
+            uses_bank = step >= settings.bank_from
+            mined = self._mine(batch, selected) if settings.mines_memory and uses_bank else None
+            pairs = self._label_batch(batch, selected, mined)
+            if mined is not None:
+                pairs = replace(
+                    pairs,
+                    bank=(self._pool_pairs(mined),),
+                    mined_ids=mined.pool_ids,
+                    mined=mined.expansion.positives,
+                )
+            if settings.variant in ("B", "C") and settings.random_negatives and uses_bank:
+                pairs = replace(pairs, bank=(self._random_pairs(batch, generator),))
+        self.pool.give_back()
+        return pairs
+
+    def _select(self, batch: Batch) -> Tensor:
+        """The query set in the tuple, (T, M) bool: the anchor and the selected neighbours."""
+        settings = self.settings
+        similarities = decision_similarities(
+            settings.selection, plain=batch.plain, augmented=batch.augmented, scales=batch.scales
+        )
+        assert settings.batch_threshold != "auto"
+        chosen = select_in_batch(settings.selection, similarities, settings.batch_threshold)  # (T, N_b)
+        if batch.unreliable is not None:
+            chosen &= ~batch.unreliable
+        return query_set(chosen)
+
+    def _mine(self, batch: Batch, selected: Tensor) -> _Mined:
+        """Grow each query set by candidates of the memory bank."""
+        settings, plain = self.settings, batch.plain
+        assert plain is not None
+        assert settings.sparsity != "auto"
+        assert settings.memory_threshold != "auto"
+        pool_ids, similarities, eligible = self._candidates(batch.ids, selected)
+        accepted = None
+        if settings.accept_above != "off":
+            accepted = similarities >= settings.accept_above
+        expansion = expand(
+            plain,
+            anchor_only(selected) if settings.variant == "D-anchor" else selected,
+            self.banks.plain.read(pool_ids).to(plain.device),
+            eligible,
+            sparsity=None if settings.sparsity == "off" else settings.sparsity,
+            aggregate=settings.aggregate,
+            choose=settings.choose,
+            k=settings.k,
+            threshold=settings.memory_threshold,
+            repeats=settings.repeats,
+            accepted=accepted,
+        )
+        return _Mined(pool_ids, similarities, eligible, expansion)
+
+    def _candidates(self, ids: Tensor, selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Candidate ids, their similarities in the pool, and which may be mined: (T, P), each image once."""
+        if self.settings.candidates == "anchor":
+            pool_ids, similarities = self._pool_rows(ids[:, 0])
+            return pool_ids, similarities, eligible_candidates(pool_ids, ids)
+        pool_ids, similarities = (part.flatten(1) for part in self._pool_rows(ids))  # (T, M * P)
+        brought = selected.repeat_interleave(self.pool.size, dim=1)
+        # Of an image that several members bring, the one with the largest similarity counts.
+        similarities = similarities.masked_fill(~brought, -2.0)
+        order = similarities.argsort(dim=1, descending=True, stable=True)
+        pool_ids, similarities = pool_ids.gather(1, order), similarities.gather(1, order)
+        by_id = pool_ids.argsort(dim=1, stable=True)
+        ordered = pool_ids.gather(1, by_id)
+        is_first = torch.ones_like(ordered, dtype=torch.bool)
+        is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        first = torch.zeros_like(is_first).scatter_(1, by_id, is_first)
+        return pool_ids, similarities, first & (similarities > -2) & eligible_candidates(pool_ids, ids)
+
+    def _pool_rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The pool of these images: ids and similarities (..., P), where the images' ids are."""
+        rows = ids.cpu()
+        return self.pool.ids[rows].to(ids), self.pool.similarities[rows].to(ids.device).float()
+
+    def _label_batch(self, batch: Batch, selected: Tensor, mined: _Mined | None) -> Pairs:
+        batch_ids = batch.everyone.ids.reshape(-1)
+        ignored = None
+        if mined is not None:
+            # An image of another tuple that was mined for this one is no negative.
+            ignored = contains(mined.pool_ids, mined.expansion.positives, batch_ids)
+        if self.settings.ignore_nearest:
+            near = self._is_near(batch.ids[:, 0], batch_ids)
+            ignored = near if ignored is None else ignored | near
+        return label_batch(
+            batch.ids,
+            selected,
+            ignored=ignored,
+            batch_tuple_ids=batch.everyone.ids,
+            first_tuple=batch.first_tuple,
+        )
+
+    def _is_near(self, anchors: Tensor, ids: Tensor) -> Tensor:
+        """Which of `ids` (J,) are among the anchors' so many nearest that are never negatives: (T, J) bool."""
+        nearest = self.pool.ids[anchors.cpu(), : self.settings.ignore_nearest].to(ids)
+        return contains(nearest, torch.ones_like(nearest, dtype=torch.bool), ids)
+
+    def _pool_pairs(self, mined: _Mined) -> BankPairs:
+        """The pool in the loss: mined candidates attract, the rest repels unless it is ignored or left out."""
+        positive, ids = mined.expansion.positives, mined.pool_ids
+        negative = mined.eligible & ~positive
+        if self.settings.ignore_above != "off":
+            negative &= mined.pool_similarities < self.settings.ignore_above
+        if self.settings.ignore_nearest and self.settings.candidates == "anchor":
+            negative[:, : self.settings.ignore_nearest] = False
+        if not self.settings.pool_negatives:
+            # The rest of the pool plays no part: only the mined rows need to be read.
+            columns, positive = compact(positive)
+            ids, negative = ids.gather(1, columns), torch.zeros_like(positive)
+        rows = self.banks.augmented.read(ids).to(positive.device)  # (T, P, D)
+        return BankPairs(rows, negative, positive)
+
+    def _random_pairs(self, batch: Batch, generator: torch.Generator) -> BankPairs:
+        """Random bank rows as negatives, the same for all tuples (variants B and C)."""
+        wanted, rows = self.settings.random_negatives, len(self.banks.augmented)
+        ids = torch.arange(rows)
+        if wanted < rows:
+            # With replacement: at a million rows a draw without would cost a pass over all of them.
+            ids = torch.randint(rows, (wanted,), generator=generator)
+        ids = ids.to(batch.ids.device)
+        negative = ~contains(batch.ids, torch.ones_like(batch.ids, dtype=torch.bool), ids)  # (T, R)
+        if self.settings.ignore_nearest:
+            negative &= ~self._is_near(batch.ids[:, 0], ids)
+        return BankPairs(self.banks.augmented.read(ids).to(batch.ids.device), negative)
+
+    def explain(self, anchors: Tensor) -> Explanation:
+        """What is decided for these anchors with the banks as they are now."""
+        neighbours = self.pool.ids[anchors, : self.settings.neighbours].long()
+        ids = torch.cat([anchors[:, None], neighbours], dim=1)  # (T, M)
+        plain = self.banks.plain.read(ids)  # (T, M, D)
+        batch = Batch(ids, self.banks.augmented.read(ids)[None], plain, (plain,))
+        selected = self._select(batch)
+        mined = self._mine(batch, selected) if self.settings.mines_memory else None
+        candidates = self._pool_rows(anchors)[0] if mined is None else mined.pool_ids
+        near = torch.einsum("td,tpd->tp", plain[:, 0], self.banks.plain.read(candidates))
+        return Explanation(
+            ids=ids,
+            selected=selected,
+            similarities=torch.einsum("td,tnd->tn", plain[:, 0], plain[:, 1:]),
+            candidates=candidates,
+            candidate_similarities=near,
+            mined=mined.expansion.positives if mined else None,
+            repeat=mined.expansion.repeat if mined else None,
+            score=mined.expansion.score if mined else None,
+        )
+
+    def descriptors(self, ids: Tensor) -> Tensor:
+        """Rows of the plain bank."""
+        return self.banks.plain.read(ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both banks."""
+        return self.banks.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], copies: Mapping[str, Path], ranks: Ranks) -> None:
+        """Take over the banks of a checkpoint."""
+        self.banks.restore(state, copies, ranks)
+
+    def files(self) -> Mapping[str, Path]:
+        """The files of mapped banks."""
+        return self.banks.files
+
+
+def _measured(settings: InsclrSettings, start: RoundStart) -> tuple[InsclrSettings, tuple[str, ...]]:
+    """The settings with every "auto" measured on random pairs, cut to the size of the collection."""
+    used = [
+        name for name in ("batch_threshold", "sparsity", "memory_threshold") if name not in settings.unread()
+    ]
+    auto = [name for name in used if getattr(settings, name) == "auto"]
+    changes: dict[str, Any] = {"batch_threshold": 0.0} if settings.selection == "nn" else {}
+    reasons = []
+    if auto:
+        value = exceeded_by(random_pairs(start.descriptors), FALSE_MATCHES)
+        changes |= dict.fromkeys(auto, value)
+        reasons = [
+            f"{name} = {value:.3g}: {FALSE_MATCHES:.0%} of random pairs are more similar" for name in auto
+        ]
+    unused = [name for name in ("sparsity", "memory_threshold") if getattr(settings, name) == "auto"]
+    changes |= {name: 0.0 for name in unused if name not in auto}
+    most = len(start) - 1
+    changes |= {"pool": min(settings.pool, most), "k": min(settings.k, most)}
+    return settings.with_(**changes), tuple(reasons)
+
+
+def _criteria(settings: InsclrSettings) -> dict[str, Any]:
+    unread = settings.unread()
+    return {key: value for key, value in settings if key not in unread and key != "name"}

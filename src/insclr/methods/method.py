@@ -1,0 +1,128 @@
+"""The protocol of a method: what a round asks of it, and what it may know.
+
+A round gives a method the collection as the network sees it (`prepare`), asks it for the tuples of every step,
+shows it their descriptors and takes labelled pairs, or a loss of its own, in return.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from insclr.data.tuples import TupleSampler
+from insclr.methods.batch import Batch
+from insclr.methods.pairs import Pairs
+from insclr.mining.overlap import UNKNOWN, InstanceSize
+from insclr.model.network import DescriptorNetwork
+from insclr.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of an image."""
+
+    plain: bool = False  # in every step, the descriptor of its plain view: what decisions are made on
+    scales: tuple[float, ...] = ()  # and of plain views at these multiples of the plain size
+    augmented: int = 1  # in every step, so many augmented views, with gradient
+    views: bool = False  # when a round begins, the features of its cached augmented views
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """The collection of N images as the network sees it when a round begins."""
+
+    network: DescriptorNetwork
+    plain: Tensor  # (N, C) pooled features of the plain views
+    views: Tensor  # (V, N, C) and of the cached augmented views
+    tuples: int  # in a batch
+    seed: int
+    folder: Path  # for files that are needed only while the round lasts
+    size: InstanceSize = UNKNOWN  # of the instances, as estimated at the start of the run
+    untrained_fc: bool = False  # the fully connected layer is random: its descriptors mean nothing yet
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    @cached_property
+    def descriptors(self) -> Tensor:
+        """Unit descriptors (N, D) of the plain views; the pooled features where the FC is untrained."""
+        return self.plain if self.untrained_fc else self.network.describe_pooled(self.plain)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.network.device
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a method found when a round began, for the guard, the log and the report."""
+
+    criteria: Mapping[str, Any]  # the numbers in force, by name
+    reasons: tuple[str, ...] = ()  # why each measured number is what it is, as "name = value: why"
+    candidates: Tensor | None = None  # (N, P) ids, where the round's positives are known beforehand
+    positive: Tensor | None = None  # (N, P) bool
+
+    @property
+    def positives_per_image(self) -> float | None:
+        """How many positives an image has on average, where that is known beforehand."""
+        return None if self.positive is None else float(self.positive.sum()) / len(self.positive)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a method decides for some anchors with what it knows now; P candidates each."""
+
+    ids: Tensor  # (T, M) the anchors and the neighbours in their tuples
+    selected: Tensor  # (T, M) bool: the query set
+    similarities: Tensor  # (T, M - 1) of the anchor to its neighbours
+    candidates: Tensor  # (T, P) ids
+    candidate_similarities: Tensor  # (T, P) of the anchor to its candidates
+    mined: Tensor | None = None  # (T, P) bool
+    repeat: Tensor | None = None  # (T, P) which repeat mined it, from 1; 0 where not mined
+    score: Tensor | None = None  # (T, P) what decided; -inf where there is no score
+
+
+class Method(ABC):
+    """Decides which images of a batch show the same instance."""
+
+    needs: Needs
+    sampler: TupleSampler  # the tuples of every step; made by `prepare`
+
+    @abstractmethod
+    def prepare(self, start: RoundStart) -> Prepared:
+        """Get ready for a round: neighbours, thresholds, memory. Equal starts give equal methods."""
+
+    @abstractmethod
+    def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
+        """Label the pairs of a batch; all chance comes from `generator`."""
+
+    def ahead(self, ids: Tensor) -> None:  # noqa: B027
+        """Hear which tuples (T, M) come next, before the network has seen their images."""
+
+    def explain(self, anchors: Tensor) -> Explanation | None:  # noqa: ARG002
+        """What is decided for these anchors (T,) as things stand; None for a method that labels no neighbours."""
+        return None
+
+    def descriptors(self, ids: Tensor) -> Tensor | None:  # noqa: ARG002
+        """The newest plain descriptors (..., D) of these images, where the method keeps any."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must keep; `prepare` makes all the rest anew."""
+        return {}
+
+    def load_state_dict(  # noqa: B027
+        self, state: Mapping[str, Any], copies: Mapping[str, Path], ranks: Ranks
+    ) -> None:
+        """Go on from a checkpoint and its `copies` of `files`, on the `ranks` that train this round."""
+
+    def files(self) -> Mapping[str, Path]:
+        """Memory-mapped files that a checkpoint copies, by name."""
+        return {}

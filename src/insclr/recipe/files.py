@@ -1,0 +1,252 @@
+"""Recipes as TOML: named ones that come with the package, files, `extends`, `--set`, and the printed form.
+
+A named recipe (`insclr recipes`) changes some defaults, `extends` builds on another one, `--set key=value` changes
+single keys, and the run folder keeps the result as `recipe.toml`. A key that nothing reads is an error.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from insclr.errors import UserError
+from insclr.recipe.methods import METHODS
+from insclr.recipe.recipe import (
+    DescriptorRecipe,
+    LossRecipe,
+    NetworkRecipe,
+    Recipe,
+    RoundRecipe,
+    nested_tables,
+)
+from insclr.recipe.tables import Table
+
+_FOLDER = resources.files("insclr") / "recipes"
+_TABLES: dict[str, type[Table]] = {
+    "network": NetworkRecipe,
+    "descriptor": DescriptorRecipe,
+    "rounds": RoundRecipe,
+    "loss": LossRecipe,
+}
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    names = (entry.name for entry in _FOLDER.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def load_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
+    """A named recipe or a TOML file, with `key=value` changes such as `rounds.0.lr=1e-5` applied.
+
+    `rounds.lr=...` without a number changes every round. Keys of the file that a change leaves unread are dropped
+    (`rounds.method.variant=A` makes k meaningless); a change that nothing reads is an error.
+    """
+    table = _read(name)
+    from_table(table)  # what the file says must hold by itself
+    said = {key for change in changes for key in _apply(table, change)}
+    _drop_unread(table, said)
+    return from_table(table)
+
+
+def from_table(table: Mapping[str, Any]) -> Recipe:
+    """A checked recipe from parsed TOML; every key must be known, possible and read by something."""
+    recipe = _validated(table)
+    for where, part in nested_tables(recipe):
+        for key, reason in part.unread().items():
+            if key in part.model_fields_set:
+                raise UserError(f"Recipe: nothing reads {where}{key} with {reason}. {_read_here(part)}")
+    return recipe
+
+
+def to_toml(recipe: Recipe, comments: bool = False) -> str:
+    """The recipe as TOML, each key that is read once; with `comments`, what each does beside it."""
+    lines: list[str] = []
+    _write_table(lines, recipe, "", comments)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The table of a recipe, built on those that it extends: their rounds first, then its own."""
+    if str(name) in recipe_names():
+        text = (_FOLDER / f"{name}.toml").read_text()
+    elif Path(name).is_file():
+        text = Path(name).read_text()
+    else:
+        raise UserError(
+            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(recipe_names())}."
+        )
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"The recipe {name} is not valid TOML: {error}.") from error
+    rounds = table.get("rounds", [])
+    if not isinstance(rounds, list):
+        raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
+    table["rounds"] = [one for each in rounds for one in _repeated(each)]
+    parent = table.pop("extends", None)
+    if parent is None:
+        if not rounds:
+            del table["rounds"]
+        return table
+    if parent in seen:
+        raise UserError(f"The recipe {name} extends itself: {' -> '.join((*seen, str(parent)))}.")
+    base = _read(parent, (*seen, str(name)))
+    return _merged(base, table) | {"rounds": [*base.get("rounds", []), *table["rounds"]]}
+
+
+def _repeated(table: Any) -> list[Any]:
+    """A [[rounds]] table, as many times as its `times` says."""
+    if not isinstance(table, Mapping) or "times" not in table:
+        return [table]
+    times = table["times"]
+    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
+        raise UserError(f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1.")
+    # Copies: a change of one round must not reach the others.
+    return [_copy({key: value for key, value in table.items() if key != "times"}) for _ in range(times)]
+
+
+def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+
+
+def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in table.items():
+        known = result.get(key)
+        nested = isinstance(known, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(known, value) if nested else value  # type: ignore[arg-type]
+    return result
+
+
+def _apply(table: dict[str, Any], change: str) -> list[str]:
+    """Apply a change; give back every key that it set, written out: rounds.0.lr, rounds.1.lr, ..."""
+    key, equals, text = change.partition("=")
+    if not equals:
+        raise UserError(f"--set {change}: write it as key=value, for example --set network.dim=256.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word
+    *path, last = key.strip().split(".")
+    places: list[tuple[str, dict[str, Any]]] = [("", table)]
+    if path and path[0] == "rounds":
+        rounds = table.setdefault("rounds", [{}])
+        path = path[1:]
+        if path and path[0].isdigit():
+            if int(path[0]) >= len(rounds):
+                raise UserError(f"--set {change}: this recipe has {len(rounds)} rounds, counted from 0.")
+            places, path = [(f"rounds.{path[0]}.", rounds[int(path[0])])], path[1:]
+        else:
+            places = [(f"rounds.{i}.", each) for i, each in enumerate(rounds)]
+    said = []
+    for where, place in places:
+        for step in path:
+            place = place.setdefault(step, {})
+            if not isinstance(place, dict):
+                raise UserError(f"--set {change}: {where}{step} is a single value, not a table.")
+            where += f"{step}."
+        place[last] = value
+        said.append(f"{where}{last}")
+    return said
+
+
+def _drop_unread(table: dict[str, Any], said: set[str]) -> None:
+    """Take out what the file says and nothing reads any more, but not what was `said` on the command line."""
+    for where, part in nested_tables(_validated(table)):
+        place: Any = table
+        for step in where.split(".")[:-1]:
+            place = place[int(step)] if isinstance(place, list) else place.get(step, {})
+        for key in part.unread():
+            if f"{where}{key}" not in said:
+                place.pop(key, None)
+
+
+def _validated(table: Mapping[str, Any]) -> Recipe:
+    try:
+        # Through JSON, where a list is a tuple and yet nothing else is converted.
+        return Recipe.model_validate_json(json.dumps(table, default=str))
+    except ValidationError as error:
+        raise UserError(_sentence(error)) from error
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first fault of a recipe, in words, with its key."""
+    fault = error.errors()[0]
+    kind, table = _place(fault["loc"])
+    key = ".".join(kind)
+    if fault["type"] == "extra_forbidden":
+        return f"Recipe: unknown key {key}. {_read_here(table)}"
+    if fault["type"] == "value_error":
+        return f"Recipe: {key + ': ' if key else ''}{fault['ctx']['error']}."
+    if fault["type"].startswith("union_tag"):
+        return f"Recipe: {key}.name must be one of {', '.join(METHODS)}."
+    # A key that takes several kinds of value has a fault for each of them.
+    alike = [one for one in error.errors() if _place(one["loc"])[0] == kind]
+    takes = " or ".join(dict.fromkeys(_takes(one["msg"]) for one in alike))
+    return f"Recipe: {key} = {fault['input']!r} is not possible; it takes {takes}."
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Table]]:
+    """The key that a fault is about, and the table that holds it."""
+    table: type[Table] = Recipe
+    steps: list[str] = []
+    for step in location:
+        name = str(step)
+        if name in METHODS:  # pydantic names the member of the union as a step of its own
+            table = METHODS[name]
+        elif isinstance(step, int) or name in table.model_fields or not _is_kind(name):
+            steps.append(name)
+            table = _TABLES.get(name, table)
+    return steps, table
+
+
+def _is_kind(step: str) -> bool:
+    """Whether a step of a fault's place names a type that was tried, not a key."""
+    return step in ("float", "int", "str", "bool") or step.startswith(("literal[", "constrained", "tuple["))
+
+
+def _takes(message: str) -> str:
+    message = message.removeprefix("Input should be ").replace("a valid integer", "a whole number")
+    message = (
+        message.replace("a valid ", "a ")
+        .replace("an object", "a table")
+        .replace("Tuple should have", "a list of")
+    )
+    return f"a number {message}" if message.startswith(("greater", "less")) else message
+
+
+def _read_here(table: Table | type[Table]) -> str:
+    unread = table.unread() if isinstance(table, Table) else {}
+    kind = type(table) if isinstance(table, Table) else table
+    return f"Read here: {', '.join(key for key in kind.model_fields if key not in unread)}."
+
+
+def _write_table(lines: list[str], part: Table, prefix: str, comments: bool) -> None:
+    nested: list[tuple[str, Any]] = []
+    unread = part.unread()
+    for key, value in part:
+        if isinstance(value, Table) or key == "rounds":
+            nested.append((f"{prefix}{key}", value))
+        elif key not in unread:
+            line = f"{key} = {_toml_value(value)}"
+            doc = type(part).model_fields[key].description
+            lines.append(f"{line:<36}# {doc}" if comments else line)
+    for name, value in nested:
+        for one in value if isinstance(value, tuple) else (value,):
+            lines.append(f"\n[[{name}]]" if isinstance(value, tuple) else f"\n[{name}]")
+            _write_table(lines, one, f"{name}.", comments)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)

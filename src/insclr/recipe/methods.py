@@ -1,0 +1,99 @@
+"""The settings of every method, one table each: `[rounds.method] name = "..."` says which one it is."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from insclr.recipe.tables import Auto, Off, Table, knob
+
+_PAPER_SCALES = (2**0.5, 1.0, 2**-0.5)
+
+
+class InsclrSettings(Table):
+    """The paper's method: decides in every step, from two memory banks."""
+
+    name: Literal["insclr"] = knob("insclr", "the paper: select in the batch, mine the memory, in every step")
+    variant: Literal["A", "B", "C", "D-anchor", "D"] = knob(
+        "D", "A nn; B nn + bank negatives; C selection + bank negatives; D-anchor, D memory mining"
+    )
+    neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple", ge=1)
+    pool: int = knob(500, "P: size of the candidate pool", ge=2)
+    strategy: Literal["nn", "augmented", "plain", "relative", "multiscale"] = knob(
+        "plain", "positives in the mini-batch: all neighbours (nn), or by which similarity"
+    )
+    batch_threshold: float | Auto = knob(0.65, "T_b: cosine above which a tuple member is positive")
+    scales: tuple[Annotated[float, Field(gt=0)], ...] = knob(
+        _PAPER_SCALES,
+        "strategy multiscale: sizes of the plain views, as multiples of plain_size",
+        min_length=1,
+    )
+    sparsity: float | Auto | Off = knob("off", "phi: cosines to query-set members below it are dropped")
+    aggregate: Literal["mean", "max"] = knob("mean", "psi: over the query set")
+    choose: Literal["topk", "threshold"] = knob("topk", "how candidates are chosen by their set similarity")
+    k: int = knob(5, "choose topk: candidates added per repeat", ge=1)
+    memory_threshold: float | Auto = knob(0.6, "choose threshold: T_m")
+    repeats: int = knob(4, "R: how often the query set grows", ge=1)
+    candidates: Literal["anchor", "members"] = knob("anchor", "whose pools are searched for positives")
+    accept_above: float | Off = knob("off", "candidates with a pool cosine above this are positives at once")
+    ignore_above: float | Off = knob("off", "unchosen candidates with a pool cosine above this are ignored")
+    ignore_nearest: int = knob(0, "an anchor's so many nearest images are never its negatives", ge=0)
+    pool_negatives: bool = knob(True, "candidates that are not positive are negatives, from the bank")
+    random_negatives: int = knob(100_000, "random bank rows used as negatives", ge=0)
+    bank_from: int = knob(0, "step from which bank rows stand in the loss", ge=0)
+    bank_dtype: Literal["fp32", "fp16"] = knob("fp32", "precision of the memory banks")
+
+    @property
+    def mines_memory(self) -> bool:
+        """Whether positives come from the memory bank too."""
+        return self.variant in ("D-anchor", "D")
+
+    @property
+    def selection(self) -> str:
+        """How members of a tuple are selected: variants A and B take all of them."""
+        return "nn" if self.variant in ("A", "B") else self.strategy
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the others."""
+        variant = f'variant = "{self.variant}"'
+        why = {}
+        if self.variant in ("A", "B"):
+            why["strategy"] = variant
+        if self.selection == "nn":
+            why["batch_threshold"] = f'strategy = "nn" (or {variant})'
+        if self.selection != "multiscale":
+            why["scales"] = f'strategy = "{self.selection}"'
+        if not self.mines_memory:
+            memory = ("sparsity", "aggregate", "choose", "k", "memory_threshold", "repeats", "candidates")
+            why |= dict.fromkeys((*memory, "accept_above", "ignore_above", "pool_negatives"), variant)
+        elif self.choose == "topk":
+            why["memory_threshold"] = 'choose = "topk"'
+        else:
+            why["k"] = 'choose = "threshold"'
+        if self.variant not in ("B", "C"):
+            why["random_negatives"] = variant
+        if self.variant == "A":
+            why |= dict.fromkeys(("bank_from", "bank_dtype"), variant)
+        return why
+
+
+class CalibratedSettings(Table):
+    """What ships: decides once a round, by thresholds that the collection's own views measure."""
+
+    name: Literal["calibrated"] = knob(
+        "calibrated", "decide once a round, by thresholds measured on the collection's own views"
+    )
+    variant: Literal["A", "C", "D-anchor", "D"] = knob(
+        "D",
+        "A nearest; C nearest above a threshold; D-anchor and mutual neighbours; D and shared neighbourhoods",
+    )
+    neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple", ge=1)
+    pool: int | Auto = knob("auto", "P: size of the candidate pool")
+
+    @property
+    def votes(self) -> bool:
+        """Whether decisions are made on the mean of all views of an image; A takes its plain view."""
+        return self.variant != "A"
+
+
+METHODS: dict[str, type[Table]] = {"insclr": InsclrSettings, "calibrated": CalibratedSettings}
+MethodSettings = Annotated[InsclrSettings | CalibratedSettings, Field(discriminator="name")]

@@ -1,0 +1,169 @@
+"""Every knob of a run, written once. The defaults are the paper's numbers."""
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from insclr.recipe.methods import InsclrSettings, MethodSettings
+from insclr.recipe.tables import Auto, Table, knob
+
+
+class NetworkRecipe(Table):
+    """The descriptor network."""
+
+    backbone: str = knob("efficientnet_lite0", "a timm model name, or the embedded efficientnet_lite0")
+    weights: str = knob("", "a file with the backbone's weights; empty = embedded, or timm's hub")
+    pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = knob(
+        "gem", "feature map to vector"
+    )
+    gem_p: float = knob(3.0, "GeM's exponent", gt=0)
+    normalise_pooled: bool = knob(True, "L2-normalise the pooled features before the fully connected layer")
+    dim: int = knob(
+        512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0
+    )
+    bias: bool = knob(
+        False, "the fc has a bias; a start other than random needs one, and a random one hides what Wx says"
+    )
+    start: Literal["random", "pca", "views"] = knob(
+        "random", "the fc's start: random; pca; views = a whitening of what views and mined pairs change"
+    )
+    start_power: float = knob(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening", ge=0, le=1)
+    keep_start: float = knob(
+        0.0, "share of its start that the trained fc is mixed with in the end; 0 = none", ge=0, le=1
+    )
+
+    @model_validator(mode="after")
+    def _start_fits(self) -> "NetworkRecipe":
+        if self.start == "random" and self.keep_start:
+            raise ValueError("keep_start must be 0 where the fc starts at random: there is nothing to keep")
+        if self.start != "random" and not self.bias:
+            raise ValueError(f'bias must be true with start = "{self.start}": it holds the centring')
+        return self
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the others."""
+        why = {}
+        if self.start != "pca":
+            why["start_power"] = f'start = "{self.start}"'
+        if not self.pooling.startswith("gem"):
+            why["gem_p"] = f'pooling = "{self.pooling}"'
+        return why
+
+
+class DescriptorRecipe(Table):
+    """How descriptors are extracted; a trained model remembers it."""
+
+    size: int = knob(1024, "side of the image fed to the network, in pixels", ge=16)
+    fit: Literal["longest", "square"] = knob("longest", "scale the longest side, or squash to a square")
+    scales: tuple[Annotated[float, Field(gt=0)], ...] = knob(
+        (2**0.5, 1.0, 2**-0.5), "multiples of size; unit descriptors are averaged", min_length=1
+    )
+    zoom: float = knob(
+        0.0, "a second, mirrored view of this share of each side, about the centre; 0 = none", ge=0, le=1
+    )
+
+
+class LossRecipe(Table):
+    """The contrastive loss over the pairs that a method labels."""
+
+    margin: float | Auto = knob(0.4, "a negative counts only while its cosine is above this")
+    normalise: Literal["sum", "mean", "batch"] = knob(
+        "sum", "per query image: sum (paper); mean of positives and of negatives; sum over the whole batch"
+    )
+
+
+class RoundRecipe(Table):
+    """One round: its candidate pool is built by the network as it stands when the round begins."""
+
+    train: Literal["all", "late", "fc"] = knob(
+        "all", "all layers on images; the late layers on cached maps; the fc alone on cached pooled features"
+    )
+    refine: bool = knob(False, "train a square layer on top of the fc as it stands, and fold both into one")
+    steps: int = knob(40_000, "iterations; with a time budget, at most so many", ge=1)
+    epochs: float = knob(0.0, "at most so many times every image is an anchor; 0 = no limit", ge=0)
+    tuples: int = knob(16, "training tuples in a batch: an anchor and the method's neighbours each", ge=1)
+    augmented_size: int = knob(224, "side of the augmented view, in pixels", ge=16)
+    plain_size: int = knob(512, "side of the plain view, in pixels", ge=16)
+    crop: tuple[float, float] = knob(
+        (0.4, 1.0), "augmented view: least and largest share of the image's area"
+    )
+    cached_views: int = knob(3, "augmented views cached per image, where features or maps are cached", ge=1)
+    lr: float = knob(1e-4, "learning rate of the backbone", gt=0)
+    fc_lr: float = knob(0.0, "learning rate of the fully connected layer; 0 = the backbone's", ge=0)
+    schedule: Literal["step", "cosine", "constant"] = knob("step", "how the learning rate falls")
+    milestones: tuple[int, ...] = knob((), "schedule step: divide by ten at these iterations")
+    warmup: int = knob(0, "iterations of linear warm-up", ge=0)
+    weight_decay: float = knob(1e-4, "of Adam", ge=0)
+    clip: float = knob(0.0, "largest norm of the gradient; 0 = off", ge=0)
+    batch_norm: Literal["frozen", "live"] = knob("live", "statistics of batch-norm layers")
+    precision: Literal["fp32", "bf16", "fp16"] = knob("fp32", "autocast of the network")
+    method: MethodSettings = Field(default_factory=InsclrSettings)
+    loss: LossRecipe = Field(default_factory=LossRecipe)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RoundRecipe":
+        if not 0 < self.crop[0] <= self.crop[1] <= 1:
+            raise ValueError("crop must be two shares of the area, 0 < least <= largest <= 1")
+        if self.method.pool != "auto" and self.method.pool <= self.method.neighbours:
+            raise ValueError(f"method.pool must be larger than method.neighbours ({self.method.neighbours})")
+        return self
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the others."""
+        why = {}
+        if self.schedule != "step":
+            why["milestones"] = f'schedule = "{self.schedule}"'
+        if self.train == "fc":
+            why |= dict.fromkeys(("batch_norm", "precision", "fc_lr"), 'train = "fc"')
+        if self.train == "late":
+            why["precision"] = 'train = "late"'
+        if self.train == "all" and self.method.name == "insclr":
+            why["cached_views"] = 'train = "all" with method insclr'
+        return why
+
+
+class Recipe(Table):
+    """A whole run."""
+
+    name: str = knob("custom", "what the recipe is called")
+    about: str = knob("", "one line for people")
+    seed: int = knob(0, "one seed gives one run")
+    minutes: float = knob(0.0, "time budget of the rounds that train more than the fc; 0 = none", ge=0)
+    guard: bool = knob(False, "watch the run without labels; step back where it gets worse")
+    workers: int = knob(-1, "processes that decode images; -1 = by the number of cores", ge=-1)
+    checkpoint_every: int = knob(500, "iterations between checkpoints", ge=1)
+    keep_checkpoints: int = knob(2, "the last so many checkpoints of a round are kept", ge=1)
+    network: NetworkRecipe = Field(default_factory=NetworkRecipe)
+    descriptor: DescriptorRecipe = Field(default_factory=DescriptorRecipe)
+    rounds: tuple[RoundRecipe, ...] = Field(default=(RoundRecipe(),), min_length=1)
+
+    @model_validator(mode="after")
+    def _has_something_to_train(self) -> "Recipe":
+        if self.network.dim == 0 and any(each.train == "fc" for each in self.rounds):
+            raise ValueError('network.dim must be positive: a round with train = "fc" has nothing to train')
+        return self
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the others."""
+        only_fc = all(each.train == "fc" for each in self.rounds)
+        return {"minutes": 'train = "fc" in every round'} if only_fc else {}
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that a run reads but the name and its description."""
+        from insclr.recipe.files import to_toml
+
+        return hashlib.sha256(to_toml(self.with_(name="", about="")).encode()).hexdigest()[:12]
+
+
+def nested_tables(table: Table, where: str = "") -> list[tuple[str, Table]]:
+    """Every table of a recipe with the key that leads to it, itself first: "rounds.0.method." and so on."""
+    found: list[tuple[str, Table]] = [(where, table)]
+    for key, value in table:
+        parts: list[tuple[str, Any]] = [(f"{where}{key}.", value)]
+        if isinstance(value, tuple):
+            parts = [(f"{where}{key}.{i}.", one) for i, one in enumerate(value)]
+        for name, part in parts:
+            if isinstance(part, Table):
+                found += nested_tables(part, name)
+    return found

@@ -1,0 +1,29 @@
+"""What every table of a recipe has in common: frozen, typed, documented fields, unknown keys refused."""
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Auto = Literal["auto"]  # measured on the collection itself, without labels, when a round begins
+Off = Literal["off"]
+
+
+def knob(default: Any, doc: str, **limits: Any) -> Any:
+    """A documented field: the text is printed as a comment in every recipe file."""
+    return Field(default, description=doc, **limits)
+
+
+class Table(BaseModel):
+    """A table of settings. Values are never converted: a text is no number, a number is no truth value."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
+
+    def with_(self, **changes: Any) -> Self:
+        """The same settings with some changed; the new values are trusted."""
+        return self.model_copy(update=changes)
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the other settings, each with the setting that is the reason."""
+        return {}

@@ -1,0 +1,147 @@
+"""Features from images through the whole network: the views of every step are made from one decode (step 1)."""
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from insclr.data.cache import DecodedCache
+from insclr.data.images import ImageList
+from insclr.data.loader import ViewSpec, view_batches
+from insclr.data.skipped import Skipped
+from insclr.methods.batch import Batch
+from insclr.methods.method import Method, Needs
+from insclr.model.network import DescriptorNetwork
+from insclr.ranks import Ranks
+from insclr.recipe import RoundRecipe
+from insclr.training.synced_batch_norm import synced_batch_norm
+
+_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def step_views(recipe: RoundRecipe, needs: Needs) -> ViewSpec:
+    """The views of an image that a step of this round needs."""
+    return ViewSpec(
+        plain_size=recipe.plain_size,
+        augmented_size=recipe.augmented_size,
+        plain=needs.plain or bool(needs.scales),
+        augmented=needs.augmented,
+        crop=recipe.crop,
+    )
+
+
+class ImageSource:
+    """Augmented and plain views of every image of the batch, through the network; ranks share the tuples."""
+
+    def __init__(
+        self,
+        network: DescriptorNetwork,
+        method: Method,
+        images: ImageList,
+        recipe: RoundRecipe,
+        *,
+        seed: int,
+        workers: int,
+        skipped: Skipped,
+        cache: DecodedCache | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.network = network
+        self.method = method
+        self.images = images
+        self.recipe = recipe
+        self.seed = seed
+        self.workers = workers
+        self.skipped = skipped
+        self.cache = cache
+        self.ranks = ranks or Ranks()
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+        ranks, share = self.ranks, self.ranks.share(self.recipe.tuples)  # this rank's tuples
+        slots = self._ids(first).shape[1]
+        batches = view_batches(
+            self.images,
+            (self._ids(step).flatten().tolist() for step in range(first, last)),
+            step_views(self.recipe, self.method.needs),
+            seed=self.seed,
+            workers=self.workers,
+            skipped=self.skipped,
+            cache=self.cache,
+            first_batch=first,
+            first_position=share.start * slots,
+        )
+        with synced_batch_norm(self.network, ranks):
+            trained = self.network if ranks.alone else _averaging(self.network)
+            for step, seen in enumerate(batches, first):
+                assert seen.augmented is not None
+                ids = seen.ids.view(len(share), slots)
+                self.method.ahead(ids)
+                plain, scales = self._plain(seen.plain, ids)
+                self.network.train()
+                # All views in one pass: averaging over ranks takes one forward for each backward.
+                augmented = self._describe(trained, seen.augmented.flatten(0, 1))
+                replaced = ids != self._ids(step)
+                yield self._with_everyone(
+                    Batch(
+                        ids.to(self.network.device),
+                        augmented.view(len(seen.augmented), *ids.shape, -1),
+                        plain,
+                        scales,
+                        replaced.to(self.network.device) if replaced.any() else None,
+                    )
+                )
+
+    def _ids(self, step: int) -> Tensor:
+        """The images (T, M) that this rank should see."""
+        share = self.ranks.share(self.recipe.tuples)
+        return self.method.sampler.step(step)[share.start : share.stop]
+
+    @torch.no_grad()
+    def _plain(self, pixels: Tensor | None, ids: Tensor) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        """Descriptors (T, M, D) of the plain views in eval mode, and of the scales that the method asks for."""
+        if pixels is None:
+            return None, ()
+        self.network.eval()
+        needs = self.method.needs
+        plain = self._describe(self.network, pixels).view(*ids.shape, -1) if needs.plain else None
+        scales = (self._describe(self.network, self._scaled(pixels, scale)) for scale in needs.scales)
+        return plain, tuple(one.view(*ids.shape, -1) for one in scales)
+
+    def _scaled(self, plain: Tensor, scale: float) -> Tensor:
+        side = round(self.recipe.plain_size * scale)
+        resized = torch.nn.functional.interpolate(plain.float(), (side, side), mode="bicubic", antialias=True)
+        return resized.clamp(0, 255)
+
+    def _describe(self, network: nn.Module, pixels: Tensor) -> Tensor:
+        device, dtype = self.network.device, _PRECISION.get(self.recipe.precision)
+        with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            descriptors: Tensor = network(pixels.to(device, non_blocking=True))
+        return descriptors.float()
+
+    def _with_everyone(self, batch: Batch) -> Batch:
+        """This rank's tuples and, where there are others, the whole batch around them."""
+        if self.ranks.alone:
+            return batch
+        tuples = self.recipe.tuples
+
+        def gather(part: Tensor) -> Tensor:
+            return self.ranks.gather(part, tuples)
+
+        views = torch.stack([gather(view) for view in batch.views])
+        plain = None if batch.plain is None else gather(batch.plain)
+        whole = Batch(gather(batch.ids), views, plain)
+        first = self.ranks.share(tuples).start
+        return Batch(batch.ids, batch.views, batch.plain, batch.scales, batch.replaced, whole, first)
+
+
+def _averaging(network: DescriptorNetwork) -> nn.Module:
+    """The network with gradients that are averaged over ranks as soon as the backward pass has them.
+
+    Buffers need no copying: batch-norm is frozen or synced. A static graph allows layers without gradient.
+    """
+    # Depthwise filters come channels-last from the backward pass; copying these few numbers costs nothing.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+    return DistributedDataParallel(network, broadcast_buffers=False, static_graph=True)

@@ -1,0 +1,79 @@
+"""Features from maps computed once: the late layers and the FC learn, most of a network at little of its cost."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from insclr.methods.batch import Batch
+from insclr.methods.method import Method
+from insclr.model.network import DescriptorNetwork
+
+_BLOCK_MAPS = 64
+
+
+class LateLayers:
+    """The late layers and the pooling of a network, on flattened maps of images of one size."""
+
+    def __init__(self, network: DescriptorNetwork, side: int) -> None:
+        self.network = network
+        blank = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=network.device)
+        with torch.no_grad():
+            self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """Pooled features (B, C) of flattened maps."""
+        network = self.network
+        maps = maps.to(network.device).float().view(-1, *self.shape)
+        return network.pool(network.backbone.late(maps))
+
+    @torch.no_grad()
+    def all_pooled(self, maps: Tensor) -> Tensor:
+        """Pooled features (N, C) of all of them, in eval mode and half precision, on the CPU."""
+        self.network.eval()
+        return torch.cat([self.pooled(block).half().cpu() for block in maps.split(_BLOCK_MAPS)])
+
+
+class MapSource:
+    """Maps of the plain view and of a few augmented views per image, through the late layers."""
+
+    def __init__(
+        self,
+        network: DescriptorNetwork,
+        method: Method,
+        plain: Tensor,
+        views: Tensor,
+        scales: tuple[tuple[int, Tensor], ...] = (),
+        *,
+        plain_size: int,
+        augmented_size: int,
+        seed: int,
+    ) -> None:
+        self.network = network
+        self.method = method
+        self.plain = plain  # (N, C * height * width)
+        self.views = views  # (V, N, C * height * width)
+        self.scales = [(LateLayers(network, side), maps) for side, maps in scales]
+        self.seed = seed
+        self.plain_layers = LateLayers(network, plain_size)
+        self.view_layers = LateLayers(network, augmented_size)
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of the steps first ... last - 1."""
+        needs = self.method.needs
+        for step in range(first, last):
+            ids = self.method.sampler.step(step)  # (T, M)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            view = torch.randint(len(self.views), (needs.augmented, *ids.shape), generator=generator)
+            # Decisions are made on plain views in eval mode, as in the paper.
+            plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
+            scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)
+            self.network.train()
+            flat = ids.expand_as(view).reshape(-1)
+            augmented = self.network.head(self.view_layers.pooled(self.views[view.flatten(), flat]))
+            yield Batch(ids.to(self.network.device), augmented.view(*view.shape, -1), plain, scales)
+
+    @torch.no_grad()
+    def _constant(self, layers: LateLayers, maps: Tensor, ids: Tensor) -> Tensor:
+        self.network.eval()
+        return self.network.head(layers.pooled(maps[ids.flatten()])).view(*ids.shape, -1)

@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+import torch
+from seen_collection import batch_of, seen_collection, truth
+
+from insclr.methods.calibrated import CalibratedMethod
+from insclr.mining.precision import mean_precision
+from insclr.recipe import CalibratedSettings
+
+
+@pytest.mark.parametrize("variant", ["A", "C", "D-anchor", "D"])
+def test_positives_are_right_and_everything_that_may_be_right_is_no_negative(variant: str, tmp_path: Path) -> None:
+    start = seen_collection(tmp_path)
+    method = CalibratedMethod(CalibratedSettings(variant=variant))  # type: ignore[arg-type]
+    found = method.prepare(start)
+    assert found.candidates is not None
+    assert found.positive is not None
+    precision = mean_precision(truth(), torch.arange(60), found.candidates.long(), found.positive)
+    assert precision is not None
+    assert precision > 0.9
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator())
+    # By hand, pair by pair: j repels i unless it was decided positive or ignored for the anchor of i.
+    labels, batch_ids = method.labels, batch.ids.flatten().tolist()
+    for t, anchor in enumerate(batch.ids[:, 0].tolist()):
+        spared = (labels.positive[anchor] | labels.ignored[anchor]).nonzero()[:, 0]
+        no_negatives = set(method.pool.ids[anchor][spared].tolist())
+        positives = set(method.pool.ids[anchor][labels.positive[anchor]].tolist())
+        own = {int(image) for image in batch.ids[t]}
+        query = [int(batch.ids[t, m]) for m in range(4) if pairs.query[t, m]]
+        assert query == [anchor, *(int(image) for image in batch.ids[t, 1:] if int(image) in positives)]
+        for j, image in enumerate(batch_ids):
+            repels = image not in no_negatives and image not in query
+            assert bool(pairs.negative[t, 0, j]) == repels, (t, j, image in own)
+
+
+def test_a_tuple_is_filled_with_mined_images(tmp_path: Path) -> None:
+    start = seen_collection(tmp_path)
+    method = CalibratedMethod(CalibratedSettings())
+    method.prepare(start)
+    drawn = [set() for _ in range(60)]  # type: ignore[var-annotated]
+    for step in range(60):
+        for anchor, *members in method.sampler.step(step).tolist():
+            drawn[anchor].update(members)
+    for anchor, members in enumerate(drawn):
+        positives = set(method.pool.ids[anchor][method.labels.positive[anchor]].tolist())
+        assert len(positives) < 3 or members <= positives
+
+
+def test_it_keeps_nothing_between_steps_and_needs_no_plain_view(tmp_path: Path) -> None:
+    method = CalibratedMethod(CalibratedSettings())
+    method.prepare(seen_collection(tmp_path))
+    assert not method.needs.plain
+    assert method.needs.views
+    assert method.state_dict() == {}
+    assert method.files() == {}
+
+
+def test_nothing_that_a_step_makes_is_as_wide_as_the_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = seen_collection(tmp_path)
+    method = CalibratedMethod(CalibratedSettings(pool=12))
+    method.prepare(start)
+    batch = batch_of(method, start)
+    made: list[int] = []
+    for name in ("zeros", "ones", "full", "empty"):
+        original = getattr(torch, name)
+
+        def noted(*shape: object, _original: object = original, **options: object) -> torch.Tensor:
+            tensor: torch.Tensor = _original(*shape, **options)  # type: ignore[operator]
+            made.append(max(tensor.shape, default=0))
+            return tensor
+
+        monkeypatch.setattr(torch, name, noted)
+    method.label(batch, 0, torch.Generator())
+    assert all(size < len(start) for size in made)
+
+
+def test_it_explains_what_it_decided_with_the_network_it_was_prepared_with(tmp_path: Path) -> None:
+    start = seen_collection(tmp_path)
+    method = CalibratedMethod(CalibratedSettings())
+    method.prepare(start)
+    told = method.explain(torch.tensor([0, 7]))
+    assert told.candidates.shape == told.candidate_similarities.shape
+    expected = start.descriptors[7] @ start.descriptors[told.candidates[1, 0]]
+    assert told.candidate_similarities[1, 0].item() == pytest.approx(expected.item(), abs=1e-6)
+    assert told.mined is not None
+    assert not (told.mined & (told.candidates[:, :, None] == told.ids[:, None]).any(2)).any()

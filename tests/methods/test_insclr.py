@@ -1,0 +1,127 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from seen_collection import batch_of, seen_collection
+
+from insclr.methods.batch import Batch
+from insclr.methods.insclr import InsclrMethod
+from insclr.recipe import InsclrSettings
+
+
+def _prepared(tmp_path: Path, **settings: Any) -> tuple[InsclrMethod, Any]:
+    start = seen_collection(tmp_path)
+    method = InsclrMethod(InsclrSettings(pool=20, **settings))
+    method.prepare(start)
+    return method, start
+
+
+def test_it_decides_on_plain_views_alone(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, batch_threshold=0.5)
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator())
+    other = Batch(batch.ids, batch.views.flip(1), batch.plain)
+    assert torch.equal(method.label(other, 0, torch.Generator()).query, pairs.query)
+    # And by hand: members whose cosine with the anchor exceeds T_b.
+    assert batch.plain is not None
+    expected = (batch.plain[:, 1:] * batch.plain[:, :1]).sum(2) > 0.5
+    assert torch.equal(pairs.query[:, 1:], expected)
+
+
+@pytest.mark.parametrize("scales", [(0.5,), (1.0, 0.5)])
+def test_multiscale_decides_on_exactly_the_scales_it_names(tmp_path: Path, scales: tuple[float, ...]) -> None:
+    method = InsclrMethod(InsclrSettings(strategy="multiscale", scales=scales))
+    assert method.needs.scales == scales
+    start = seen_collection(tmp_path)
+    method = InsclrMethod(InsclrSettings(pool=20, strategy="multiscale", scales=(0.5,), batch_threshold=0.5))
+    method.prepare(start)
+    batch = batch_of(method, start)
+    half = torch.nn.functional.normalize(torch.randn(batch.ids.shape + (8,)), dim=2)
+    pairs = method.label(Batch(batch.ids, batch.views, batch.plain, (half,)), 0, torch.Generator())
+    assert torch.equal(pairs.query[:, 1:], (half[:, 1:] * half[:, :1]).sum(2) > 0.5)
+
+
+def test_the_banks_hold_the_batch_and_the_loss_reads_the_augmented_one(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path)
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator())
+    assert batch.plain is not None
+    last = int(batch.ids[-1, -1])
+    torch.testing.assert_close(method.banks.plain.read(torch.tensor([last]))[0], batch.plain[-1, -1])
+    (bank,) = pairs.bank
+    torch.testing.assert_close(
+        bank.rows, method.banks.augmented.read(method.pool.ids[batch.ids[:, 0]].long()), rtol=0, atol=0
+    )
+    assert bank.positive is not None
+    assert not (bank.positive & bank.negative).any()
+
+
+def test_candidates_may_come_from_the_pools_of_all_selected_members(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, candidates="members", batch_threshold=0.5, pool_negatives=True)
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator())
+    assert pairs.mined_ids is not None
+    (bank,) = pairs.bank
+    assert bank.positive is not None
+    for t in range(len(batch.ids)):
+        members = batch.ids[t][pairs.query[t]]
+        union = {int(image) for image in method.pool.ids[members].flatten()} - set(batch.ids[t].tolist())
+        labelled = pairs.mined_ids[t][bank.positive[t] | bank.negative[t]].tolist()
+        assert sorted(labelled) == sorted(union)  # each candidate once, and no other image
+
+
+def test_the_ignore_band_of_the_released_code(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, accept_above=0.9, ignore_above=0.7, k=1, repeats=1, sparsity=0.99)
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator())
+    (bank,) = pairs.bank
+    assert bank.positive is not None
+    anchors = batch.ids[:, 0]
+    similarities = method.pool.similarities[anchors]
+    eligible = ~(method.pool.ids[anchors].long()[:, :, None] == batch.ids[:, None]).any(2)
+    assert torch.equal(bank.positive & (similarities >= 0.9), eligible & (similarities >= 0.9))
+    assert not (bank.negative & (similarities >= 0.7)).any()
+    assert torch.equal(bank.negative & (similarities < 0.7), eligible & (similarities < 0.7) & ~bank.positive)
+
+
+def test_random_bank_rows_are_negatives_but_for_the_tuple_and_the_nearest(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, variant="B", ignore_nearest=5, random_negatives=1000)
+    batch = batch_of(method, start)
+    pairs = method.label(batch, 0, torch.Generator().manual_seed(3))
+    (bank,) = pairs.bank  # as many rows were asked for as there are: every row once
+    for t, anchor in enumerate(batch.ids[:, 0].tolist()):
+        spared = {*batch.ids[t].tolist(), *method.pool.ids[anchor, :5].tolist()}
+        assert bank.negative[t].tolist() == [image not in spared for image in range(60)]
+
+
+def test_the_bank_may_stay_out_of_the_loss_at_first(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, bank_from=3)
+    batch = batch_of(method, start)
+    assert method.label(batch, 2, torch.Generator()).bank == ()
+    assert len(method.label(batch, 3, torch.Generator()).bank) == 1
+
+
+def test_stand_ins_for_unreadable_images_are_never_positives(tmp_path: Path) -> None:
+    method, start = _prepared(tmp_path, strategy="nn")
+    batch = batch_of(method, start)
+    replaced = torch.zeros_like(batch.ids, dtype=torch.bool)
+    replaced[0, 0], replaced[1, 2] = True, True
+    pairs = method.label(
+        Batch(batch.ids, batch.views, batch.plain, replaced=replaced), 0, torch.Generator()
+    )
+    assert pairs.query[0].tolist() == [True, False, False, False]
+    assert pairs.query[1].tolist() == [True, True, False, True]
+
+
+def test_automatic_thresholds_are_what_one_percent_of_random_pairs_exceed(tmp_path: Path) -> None:
+    start = seen_collection(tmp_path)
+    method = InsclrMethod(InsclrSettings(pool=500, batch_threshold="auto", sparsity="auto"))
+    found = method.prepare(start)
+    descriptors = start.descriptors
+    pairs = (descriptors @ descriptors.T)[~torch.eye(60, dtype=torch.bool)]
+    assert (pairs > found.criteria["batch_threshold"]).float().mean().item() == pytest.approx(0.01, abs=0.004)
+    assert found.criteria["sparsity"] == found.criteria["batch_threshold"]
+    assert found.criteria["pool"] == 59  # all there are
+    assert [reason.split(" = ")[0] for reason in found.reasons] == ["batch_threshold", "sparsity"]
+    assert "memory_threshold" not in found.criteria  # choose = topk does not read it
