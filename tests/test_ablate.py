@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from insclr.ablate import LISTS, Collection, Entry, ablate, interval
+from insclr.ablate import LISTS, Entry, LabelledSet, ablate, interval
 from insclr.errors import UserError
 from insclr.recipe import load_recipe
 
@@ -37,7 +37,7 @@ def test_the_papers_tables_fit_their_recipes(name: str) -> None:
 def test_a_table_of_runs_is_made_once_and_kept(small_collection: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(_TINY)
-    place = Collection("things", small_collection, small_collection / "labels.csv")
+    place = LabelledSet("things", small_collection, small_collection / "labels.csv")
     entries = (Entry("A", ("rounds.method=A",)), Entry("D"))
     table = ablate(entries, [place], [0, 1], tmp_path / "out", recipe=str(recipe))
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -53,4 +53,6 @@ def test_a_table_of_runs_is_made_once_and_kept(small_collection: Path, tmp_path:
 def test_the_interval_by_hand() -> None:
     # Three values 60, 62, 64: standard deviation 2, t = 4.30, 4.30 * 2 / sqrt(3) = 4.97.
     assert interval([60.0, 62.0, 64.0]) == " ± 5.0"
+    # Eleven values -5 ... 5 around 60: standard deviation sqrt(11), t = 2.228, so the half width is t itself.
+    assert interval([60.0 + n for n in range(-5, 6)]) == " ± 2.2"
     assert interval([60.0]) == ""

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from scipy import stats
+
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
-
-# 97.5 % quantiles of Student's t, for 1, 2, ... degrees of freedom; beyond the list the normal one.
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Collection:
+class LabelledSet:
     """A set to run on: its images and the labels that measure it."""
 
     name: str
@@ -118,7 +117,7 @@ LISTS: dict[str, tuple[Entry, ...]] = {
 
 def ablate(
     entries: Sequence[Entry],
-    collections: Sequence[Collection],
+    sets: Sequence[LabelledSet],
     seeds: Sequence[int],
     out: Path,
     *,
@@ -131,11 +130,11 @@ def ablate(
     """
     for entry in entries:
         load_recipe(recipe, entry.changes)  # a wrong setting is told before hours of work
-    jobs = [(entry, place, seed) for place in collections for seed in seeds for entry in entries]
+    jobs = [(entry, place, seed) for place in sets for seed in seeds for entry in entries]
     threads = max(1, (os.cpu_count() or 1) // parallel)
     with ThreadPoolExecutor(parallel) as pool:
         done = list(pool.map(lambda job: _run(job[0], job[1], job[2], out, recipe, threads), jobs))
-    table = _table(done, entries, collections)
+    table = _table(done, entries, sets)
     with whole_file(out / "results.json") as scratch:
         scratch.write_text(json.dumps([outcome.__dict__ for outcome in done], indent=1))
     with whole_file(out / "table.md") as scratch:
@@ -143,7 +142,7 @@ def ablate(
     return table
 
 
-def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
+def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
     changes = (*entry.changes, f"seed={seed}")
     fingerprint = load_recipe(recipe, changes).fingerprint()
     name = hashlib.sha256(f"{entry.name} {fingerprint}".encode()).hexdigest()[:12]
@@ -184,18 +183,18 @@ def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, thr
     return outcome
 
 
-def _table(done: Sequence[Outcome], entries: Sequence[Entry], collections: Sequence[Collection]) -> str:
-    head = "| | " + " | ".join(f"{place.name} mAP | precision | s" for place in collections) + " | recipe |"
-    lines = [head, "|---" * (3 * len(collections) + 2) + "|"]
+def _table(done: Sequence[Outcome], entries: Sequence[Entry], sets: Sequence[LabelledSet]) -> str:
+    head = "| | " + " | ".join(f"{place.name} mAP | precision | s" for place in sets) + " | recipe |"
+    lines = [head, "|---" * (3 * len(sets) + 2) + "|"]
     for entry in entries:
-        cells = list(_cells(done, entry, collections))
+        cells = list(_cells(done, entry, sets))
         hashes = sorted({outcome.recipe for outcome in done if outcome.entry == entry.name})
         lines.append(f"| {entry.name} | " + " | ".join(cells) + f" | {', '.join(hashes)} |")
     return "\n".join(lines) + "\n"
 
 
-def _cells(done: Sequence[Outcome], entry: Entry, collections: Sequence[Collection]) -> Iterator[str]:
-    for place in collections:
+def _cells(done: Sequence[Outcome], entry: Entry, sets: Sequence[LabelledSet]) -> Iterator[str]:
+    for place in sets:
         some = [
             outcome for outcome in done if (outcome.entry, outcome.collection) == (entry.name, place.name)
         ]
@@ -210,5 +209,5 @@ def interval(values: Sequence[float]) -> str:
     """The half width of the 95 % interval of their mean, by Student's t; empty for a single value."""
     if len(values) < 2:
         return ""
-    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else 1.96
+    quantile = float(stats.t.ppf(0.975, df=len(values) - 1))
     return f" ± {quantile * stdev(values) / math.sqrt(len(values)):.1f}"

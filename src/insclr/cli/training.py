@@ -99,13 +99,13 @@ def ablate(
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
-    from insclr.ablate import LISTS, Collection
+    from insclr.ablate import LISTS, LabelledSet
     from insclr.ablate import ablate as run_table
     from insclr.errors import UserError
 
     if what not in LISTS:
         raise UserError(f"There is no table {what!r}: choose one of {', '.join(LISTS)}.")
-    sets = [Collection(file.absolute().parent.name, file.parent, file) for file in data]
+    sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in data]
     typer.echo(run_table(LISTS[what], sets, range(seeds), out, recipe=recipe, parallel=parallel), nl=False)
 
 
