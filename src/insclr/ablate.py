@@ -18,7 +18,7 @@ from scipy import stats
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.recipe import load_recipe
-from insclr.tracking import read_metrics
+from insclr.run_folder import RunReader
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, th
     )
     if ended.returncode:
         raise UserError(f"{entry.name} on {place.name}, seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    records = read_metrics(folder)
+    records = RunReader(folder).metrics()
     maps = [record["map"] for record in records if record.get("map") is not None]
     shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
     shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
