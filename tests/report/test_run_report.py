@@ -161,6 +161,15 @@ def test_tiles_say_what_was_right_wrong_and_missed(tmp_path):
     assert len(page.having_class("badge")) == 2
 
 
+def test_an_anchor_without_mined_images_is_told_only_where_the_method_mines(tmp_path):
+    run = make_run(tmp_path)
+    nothing = [inspection(True)["tuples"][0] | {"mined": []}]
+    for positives, told in ((1.5, 1), (0.0, 0)):
+        summary = {"anchors": 4, "memory": {"positives": positives, "precision": None}}
+        save_inspection(run, 1, "end", inspection(True) | {"tuples": nothing, "summary": summary})
+        assert report(run).count('<span class="more">nothing</span>') == told
+
+
 def test_calibrated_numbers_come_with_their_reason(tmp_path):
     page = Page(report(make_run(tmp_path)))
     assert "10.0% of random pairs are more similar" in page.text

@@ -44,12 +44,15 @@ def _moment(name: str, inspection: Record, thumbnails: Thumbnails) -> InspectedM
     ]
     told = " and ".join(part for part in parts if part)
     repeats = [key for key in summary if key.startswith("repeat ")]
+    mines = bool(
+        summary.get("memory", {}).get("positives")
+    )  # some methods take positives from the tuple only
     return InspectedMoment(
         name=name,
         labelled=bool(inspection.get("labelled")),
         summary=f"Over {summary.get('anchors', 0):,} random anchors, each has {told}." if told else "",
         repeats=[(key, _positives(summary, key, "mined")) for key in repeats if len(repeats) > 1],
-        samples=[_sample(one, thumbnails, "memory" in summary) for one in inspection.get("tuples", [])],
+        samples=[_sample(one, thumbnails, mines) for one in inspection.get("tuples", [])],
     )
 
 
