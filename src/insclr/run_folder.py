@@ -1,12 +1,14 @@
-"""The run folder: the only state a training leaves, and what a resumed one finds."""
+"""The run folder: the only state a training leaves. `RunFolder` writes and resumes it, `RunReader` only reads it."""
 
+import csv
 import fcntl
 import json
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -19,21 +21,59 @@ from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import Recipe, load_recipe, to_toml
+from insclr.tracking import read_metrics
 
+Moment = Literal["start", "end"]
 _RECIPE = "recipe.toml"
 _IMAGES = "images.json"
 _USABLE = "usable.safetensors"
 _END = "end.safetensors"
 _START = "start.json"
 _START_FC = "start.safetensors"
+_SKIPPED = "skipped.csv"
+_REPORT = "report.html"
 
 
-class RunFolder:
+class _Folder:
+    """What writing and reading a run folder have in common."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model is there."""
+        return (self.path / MODEL_NAME).exists()
+
+    @property
+    def skipped_file(self) -> Path:
+        """The table of images that were left out."""
+        return self.path / _SKIPPED
+
+    def round_folder(self, number: int) -> Path:
+        """Where round `number`, from 1, keeps its checkpoints, inspections and end."""
+        return self.path / f"round-{number}"
+
+    def inspection(self, round_number: int, moment: Moment) -> dict[str, Any] | None:
+        """The inspection at the start or the end of a round; None where there is none.
+
+        A round ends with the network that the next one starts with, so one inspection may serve both.
+        """
+        file = self._inspection_file(round_number, moment)
+        if moment == "end" and not file.exists():
+            file = self._inspection_file(round_number + 1, "start")
+        return dict(json.loads(file.read_text())) if file.exists() else None
+
+    def _inspection_file(self, round_number: int, moment: Moment) -> Path:
+        return self.round_folder(round_number) / f"inspection-{moment}.json"
+
+
+class RunFolder(_Folder):
     """recipe.toml, images.json, round-N/ with checkpoints and end weights, metrics.jsonl, the model, the report."""
 
     def __init__(self, path: Path, recipe: Recipe, *, resume: bool, first: bool = True) -> None:
         """Open or make the folder; of several ranks only the `first` makes it, the others must find it."""
-        self.path = path
+        super().__init__(path)
         self.resumed = (path / _RECIPE).exists()
         if not first and not self.resumed:
             raise UserError(
@@ -51,11 +91,6 @@ class RunFolder:
         if not self.resumed:
             with whole_file(path / _RECIPE) as scratch:
                 scratch.write_text(to_toml(recipe, comments=True))
-
-    @property
-    def finished(self) -> bool:
-        """Whether the model is there."""
-        return (self.path / MODEL_NAME).exists()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -112,27 +147,16 @@ class RunFolder:
         file = self.path / _START
         return list(json.loads(file.read_text())["reasons"]) if file.exists() else []
 
-    def round_folder(self, number: int) -> Path:
-        """Where round `number`, from 1, keeps its checkpoints and its end."""
-        return self.path / f"round-{number}"
+    def save_inspection(self, round_number: int, moment: Moment, inspection: dict[str, Any]) -> None:
+        """Keep what the method decides for some anchors at this moment, as plain JSON values."""
+        with whole_file(self._inspection_file(round_number, moment)) as scratch:
+            scratch.write_text(json.dumps(inspection))
 
     def end_round(self, number: int, network: DescriptorNetwork) -> None:
         """Keep the weights a round ended with: its successor starts from them."""
         weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
         with whole_file(self.round_folder(number) / _END) as scratch:
             safetensors.torch.save_file(weights, scratch)
-
-    def save_inspection(self, number: int, moment: str, inspection: dict[str, Any]) -> None:
-        """Keep what the mining decided for some anchors at the "start" or the "end" of a round."""
-        with whole_file(self.round_folder(number) / f"inspection-{moment}.json") as scratch:
-            scratch.write_text(json.dumps(inspection))
-
-    def inspection(self, number: int, moment: str) -> dict[str, Any] | None:
-        """What `save_inspection` kept. The end of a round is also the start of the next one."""
-        file = self.round_folder(number) / f"inspection-{moment}.json"
-        if file.exists():
-            return dict(json.loads(file.read_text()))
-        return self.inspection(number + 1, "start") if moment == "end" else None
 
     def finished_rounds(self) -> int:
         """How many rounds have ended."""
@@ -165,3 +189,62 @@ class RunFolder:
             f"{self.path} holds a run with another recipe: {'; '.join(changed[:5])}. "
             f"Resume it with the same settings, or choose another --out."
         )
+
+
+class RunReader(_Folder):
+    """A run folder as it is now: finished, still being written, interrupted, or of another version."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if not (path / _RECIPE).exists():
+            raise UserError(
+                f"{path} is not a run folder: it has no {_RECIPE}. Give the --out folder of `insclr train`."
+            )
+
+    @property
+    def report_file(self) -> Path:
+        """Where the report of the run is written."""
+        return self.path / _REPORT
+
+    @property
+    def recipe_text(self) -> str:
+        """The recipe as it was written, comments included."""
+        return (self.path / _RECIPE).read_text()
+
+    def recipe(self) -> dict[str, Any]:
+        """The recipe as plain tables, whatever version wrote it."""
+        try:
+            return tomllib.loads(self.recipe_text)
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{self.path / _RECIPE} is not valid TOML: {error}. Undo the change.") from None
+
+    def images(self) -> ImageList:
+        """All images that were found; none if the run has not listed them yet."""
+        file = self.path / _IMAGES
+        kept = json.loads(file.read_text()) if file.exists() else {}
+        return ImageList(Path(kept.get("root", ".")), tuple(kept.get("paths", ())))
+
+    def usable(self) -> list[int] | None:
+        """Ids of the images that could be read, ascending; None if that is not known yet."""
+        file = self.path / _USABLE
+        return safetensors.torch.load_file(file)["ids"].tolist() if file.exists() else None
+
+    def skipped(self) -> dict[str, str]:
+        """Path of every image that was left out, with the reason."""
+        reasons: dict[str, str] = {}
+        if self.skipped_file.exists():
+            # File names are bytes: surrogateescape reads even those that are not UTF-8.
+            with self.skipped_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+                reasons = {row.get("path") or "": row.get("reason") or "" for row in csv.DictReader(file)}
+        usable = self.usable()
+        if usable is not None:
+            # A resumed run does not write down again why an image was left out before the interruption.
+            kept = set(usable)
+            for i, path in enumerate(self.images().paths):
+                if i not in kept:
+                    reasons.setdefault(path, "could not be read")
+        return reasons
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every record of the log, in order."""
+        return read_metrics(self.path)

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 import torch
-from seen_collection import batch_of, seen_collection
 
 from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
 from insclr.recipe import InsclrSettings
+from seen_collection import batch_of, seen_collection
 
 
 def _prepared(tmp_path: Path, **settings: Any) -> tuple[InsclrMethod, Any]:
@@ -37,7 +37,7 @@ def test_multiscale_decides_on_exactly_the_scales_it_names(tmp_path: Path, scale
     method = InsclrMethod(InsclrSettings(pool=20, strategy="multiscale", scales=(0.5,), batch_threshold=0.5))
     method.prepare(start)
     batch = batch_of(method, start)
-    half = torch.nn.functional.normalize(torch.randn(batch.ids.shape + (8,)), dim=2)
+    half = torch.nn.functional.normalize(torch.randn(*batch.ids.shape, 16), dim=2)
     pairs = method.label(Batch(batch.ids, batch.views, batch.plain, (half,)), 0, torch.Generator())
     assert torch.equal(pairs.query[:, 1:], (half[:, 1:] * half[:, :1]).sum(2) > 0.5)
 
@@ -107,9 +107,7 @@ def test_stand_ins_for_unreadable_images_are_never_positives(tmp_path: Path) -> 
     batch = batch_of(method, start)
     replaced = torch.zeros_like(batch.ids, dtype=torch.bool)
     replaced[0, 0], replaced[1, 2] = True, True
-    pairs = method.label(
-        Batch(batch.ids, batch.views, batch.plain, replaced=replaced), 0, torch.Generator()
-    )
+    pairs = method.label(Batch(batch.ids, batch.views, batch.plain, replaced=replaced), 0, torch.Generator())
     assert pairs.query[0].tolist() == [True, False, False, False]
     assert pairs.query[1].tolist() == [True, True, False, True]
 

@@ -3,42 +3,41 @@ import io
 import json
 import os
 import re
-from html.parser import HTMLParser
 
 import pytest
 import safetensors.torch
 import torch
-from insclr.report.inspection import save_inspection
+from parsed_page import Page
 from PIL import Image
 
 from insclr.errors import UserError
-from insclr.recipe import NetworkRecipe, Recipe, to_toml
 from insclr.report.run_report import write_report
 from insclr.report.thumbnails import Thumbnails
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 NAMES = ["anchor.png", "near.png", "far.png", HOSTILE]
+RECIPE = """
+name = "fast"                       # what the recipe is called
+guard = true
 
+[network]
+backbone = "small"
+keep_start = {kept}
 
-class Page(HTMLParser):
-    """Tags, attributes and text of a page, entities resolved."""
+[[rounds]]
+train = "fc"
+steps = 20
+pool = 50                           # size of the candidate pool
 
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.text = [], ""
-        self.feed(html)
+[rounds.method]
+name = "calibrated"
+weights = "a # b"                   # a file
+k = "auto"                          # <b>topk</b>
 
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        self.text += data
-
-    def attribute(self, name):
-        return [attributes[name] for _, attributes in self.tags if name in attributes]
-
-    def having_class(self, name):
-        return [a for _, a in self.tags if name in (a.get("class") or "").split()]
+[rounds.loss]
+margin = "auto"                     # a negative counts only above this
+normalise = "mean"                  # sum or mean
+"""
 
 
 def step(number, labelled, round_number=1, **changes):
@@ -48,7 +47,7 @@ def step(number, labelled, round_number=1, **changes):
     return {"round": round_number, "step": number} | values | changes
 
 
-def look(labelled):
+def inspection(labelled):
     def picture(path, right, **more):
         return {"path": path, "similarity": 0.71, "right": right if labelled else None} | more
 
@@ -80,8 +79,7 @@ def make_run(tmp_path, *, labelled=True, records=None, guard=(), finished=True, 
     run.mkdir()
     for place, name in enumerate(NAMES):
         Image.new("RGB", (300, 200), (60 * place, 120, 200)).save(photos / name)
-    network = NetworkRecipe(keep_start=kept)
-    (run / "recipe.toml").write_text(to_toml(Recipe(name="fast", guard=True, network=network), comments=True))
+    (run / "recipe.toml").write_text(RECIPE.format(kept=kept))
     (run / "images.json").write_text(json.dumps({"root": str(photos), "paths": list(names)}))
     start = {
         "round": 1,
@@ -99,9 +97,15 @@ def make_run(tmp_path, *, labelled=True, records=None, guard=(), finished=True, 
         lines += [end, {"round": 2, "step": -1, "event": "finish"} | ({"map": 70.26} if labelled else {})]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (run / "skipped.csv").write_text("path,reason\n")
-    for name in ("start", "end"):
-        save_inspection(run / "round-1", name, look(labelled))
+    for moment in ("start", "end"):
+        save_inspection(run, 1, moment, inspection(labelled))
     return run
+
+
+def save_inspection(run, round_number, moment, inspection):
+    file = run / f"round-{round_number}" / f"inspection-{moment}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(inspection))
 
 
 def report(run):
@@ -109,14 +113,10 @@ def report(run):
 
 
 def test_the_page_is_whole_in_itself(tmp_path):
-    html = report(make_run(tmp_path))
-    page = Page(html)
-    assert "http://" not in html
-    assert "https://" not in html
-    assert not page.attribute("src")
-    assert not page.attribute("href")
+    page = Page(report(make_run(tmp_path)))
+    assert not page.loads
+    assert "http" not in page.html
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
-    assert all(target.startswith("data:image/jpeg;base64,") for target in re.findall(r"url\(([^)]*)\)", html))
     assert not list((tmp_path / "run").glob(".*.part"))
 
 
@@ -146,7 +146,7 @@ def test_the_numbers_shown_are_those_of_the_metrics(tmp_path):
 
 def test_without_labels_there_is_no_precision_and_no_map(tmp_path):
     page = Page(report(make_run(tmp_path, labelled=False)))
-    assert "Positives from the memory" in page.text
+    assert "Positives from the candidate pool" in page.text
     assert "Precision" not in page.text
     assert "mAP" not in page.text
     assert "No labels were used" in page.text
@@ -161,11 +161,54 @@ def test_tiles_say_what_was_right_wrong_and_missed(tmp_path):
     assert len(page.having_class("badge")) == 2
 
 
+def test_an_anchor_without_mined_images_is_told_only_where_the_method_mines(tmp_path):
+    run = make_run(tmp_path)
+    nothing = [inspection(True)["tuples"][0] | {"mined": []}]
+    for positives, told in ((1.5, 1), (0.0, 0)):
+        summary = {"anchors": 4, "memory": {"positives": positives, "precision": None}}
+        save_inspection(run, 1, "end", inspection(True) | {"tuples": nothing, "summary": summary})
+        assert report(run).count('<span class="more">nothing</span>') == told
+
+
 def test_calibrated_numbers_come_with_their_reason(tmp_path):
     page = Page(report(make_run(tmp_path)))
     assert "10.0% of random pairs are more similar" in page.text
     assert "0.067" in page.text
     assert "Round 1: something < else" in page.text
+
+
+def test_settings_are_told_with_the_comment_of_the_recipe(tmp_path):
+    page = Page(report(make_run(tmp_path)))
+    calibrated, fixed = page.text.split("Settings that the recipe fixed")
+    assert "a negative counts only above this" in calibrated  # margin = "auto"
+    # Each row: name and comment, then its value in round 1. What is "auto" was not fixed.
+    assert [line for line in fixed.split("The guard")[0].splitlines() if line] == [
+        "SettingRound 1",
+        "poolsize of the candidate pool",
+        "50",
+        "method.name",
+        "calibrated",
+        "method.weightsa file",
+        "a # b",
+        "loss.normalisesum or mean",
+        "mean",
+    ]
+
+
+def test_the_inspector_shows_the_start_and_the_state_after_each_round(tmp_path):
+    records = [step(20, True), step(10, True, round_number=2)]
+    run = make_run(tmp_path, records=records)
+    (run / "round-1" / "inspection-end.json").unlink()
+
+    def moments():
+        return re.findall(r'<label for="moment-\d">([^<]*)<', report(run))
+
+    assert moments() == ["Start"]
+    save_inspection(run, 2, "start", inspection(True))  # the network that round 1 ended with
+    assert moments() == ["Start", "After round 1"]
+    save_inspection(run, 2, "end", inspection(True))
+    assert moments() == ["Start", "After round 1", "After round 2"]
+    assert re.findall(r'aria-label="(Start|After round \d)"', report(run)) == moments()
 
 
 def test_the_mixing_with_the_start_is_told_once_it_was_done(tmp_path):
@@ -226,7 +269,7 @@ def test_a_file_name_that_is_no_text_does_not_stop_the_report(tmp_path):
     strange = os.fsdecode(b"photo-\xff.png")
     run = make_run(tmp_path)
     save_inspection(
-        run / "round-1", "end", look(True) | {"tuples": [look(True)["tuples"][0] | {"anchor": strange}]}
+        run, 1, "end", inspection(True) | {"tuples": [inspection(True)["tuples"][0] | {"anchor": strange}]}
     )
     Image.new("RGB", (30, 30)).save(tmp_path / "photos" / strange, "PNG")
     assert 'aria-label="photo-?.png"' in report(run)

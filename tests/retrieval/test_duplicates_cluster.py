@@ -1,6 +1,5 @@
 """Near-identical pictures, and groups of pictures of the same thing."""
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -10,8 +9,7 @@ from histogram_embedder import HistogramEmbedder, draw_things
 from PIL import Image
 
 from insclr.data.images import list_images
-from insclr.errors import UserError
-from insclr.retrieval.cluster import cluster, contact_sheet, write_clusters
+from insclr.retrieval.cluster import cluster
 from insclr.retrieval.duplicates import duplicates
 from insclr.retrieval.index import index_images
 from insclr.retrieval.score import calibrate_store
@@ -65,26 +63,3 @@ def test_pictures_of_a_thing_are_one_group_and_loners_are_in_none(things: Store)
     assert all(len(one) == 1 for one in folders)
     assert sorted(len(group.rows) for group in groups) == [20] * 12
     assert {int(one) for folder in folders for one in folder} == set(range(12))
-
-
-def test_groups_are_written_as_table_and_contact_sheets(things: Store, tmp_path: Path) -> None:
-    groups = cluster(things)[:2]
-    write_clusters(groups, things, tmp_path / "out")
-    with (tmp_path / "out" / "clusters.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 40
-    assert {row["group"] for row in rows} == {"1", "2"}
-    assert rows[0].keys() == {"group", "path", "n"}
-    assert sorted(one.name for one in (tmp_path / "out" / "sheets").iterdir()) == ["0001.jpg", "0002.jpg"]
-    write_clusters(groups, things, tmp_path / "out")
-    (tmp_path / "out" / "mine.txt").write_text("precious")
-    with pytest.raises(UserError, match="holds other files"):
-        write_clusters(groups, things, tmp_path / "out")
-
-
-def test_a_contact_sheet_has_a_grey_tile_for_a_vanished_file(tmp_path: Path) -> None:
-    Image.new("RGB", (30, 60), "red").save(tmp_path / "a.png")
-    sheet = contact_sheet([tmp_path / "a.png", tmp_path / "gone.png"])
-    assert sheet.size == (338, 172)
-    assert sheet.getpixel((80, 80)) == (255, 0, 0)
-    assert sheet.getpixel((250, 80)) == (204, 204, 204)

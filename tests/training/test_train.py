@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from insclr.memory.banks import open_banks
 
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory import mapped_bank
+from insclr.memory.banks import open_banks
 from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
 from insclr.methods.pairs import Pairs
@@ -272,8 +272,8 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_learning_rate(
         return network
 
     monkeypatch.setattr("insclr.training.train.create_network", broken)
+    changes = ("network.start=random", "network.keep_start=0")
     with pytest.raises(UserError, match="not finite") as raised:
-        changes = ("network.start=random", "network.keep_start=0")
         train(small_collection, tmp_path / "run", tiny, changes=changes)
     assert "learning rate" not in str(raised.value)
 
@@ -365,11 +365,18 @@ def test_the_guard_undoes_a_round_that_collapses(
     """A learning rate that ruins the network: it ends as it began."""
     run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
     rate = "lr" if train_layers == "fc" else "fc_lr"
-    changes = (*_SHIPPED, "network.keep_start=0", f"rounds.{ruin}.{rate}=30", f"rounds.{ruin}.schedule=constant")
+    changes = (
+        *_SHIPPED,
+        "network.keep_start=0",
+        f"rounds.{ruin}.{rate}=30",
+        f"rounds.{ruin}.schedule=constant",
+    )
     train(small_collection, run, "default", changes=changes)
     actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
     assert actions[ruin] == "step back"
-    ends = [safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (ruin, ruin + 1) if n]
+    ends = [
+        safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (ruin, ruin + 1) if n
+    ]
     if ruin:
         assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
     else:
@@ -393,7 +400,7 @@ def test_late_rounds_decide_on_plain_views(
     strategies = ("rounds.method.strategy=multiscale", "rounds.method.scales=[0.5]")
     train(small_collection, tmp_path / "run", tiny, changes=(*late, *strategies))
     batch, banked = batches[1]
-    # With no learning to speak of, a plain view is described as it was when the bank was filled; half the size is not.
+    # Nothing is learned: a plain view is described as when the bank was filled; one of half the size is not.
     torch.testing.assert_close(batch.plain, banked, atol=2e-2, rtol=0)
     assert not torch.allclose(batch.augmented, banked, atol=2e-2)
     (half,) = batch.scales

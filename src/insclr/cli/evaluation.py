@@ -131,9 +131,9 @@ def compare(
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
     from insclr.evaluation.compare import compare as compare_results
-    from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.model.model_file import resolve_model
+    from insclr.report.comparison import write_comparison
     from insclr.retrieval.extract import describe, descriptor_settings
 
     if len(models) < 2 or len(set(models)) < len(models):
@@ -150,7 +150,7 @@ def compare(
     typer.echo(comparison.table())
     _write_json(json_file, comparison.to_json())
     if page:
-        write_compare_page(comparison, page, models[0], models[-1])
+        write_comparison(comparison, page, models[0], models[-1])
         typer.echo(f"page    {page}")
 
 

@@ -88,9 +88,9 @@ def cluster(
     out: Annotated[Path, typer.Option(help="Folder for clusters.csv and the contact sheets.")],
     min_size: Annotated[int, typer.Option(help="Smallest group.")] = 2,
 ) -> None:
-    """Group the photos of the same thing: a CSV and contact sheets."""
+    """Group the photos of the same thing: a CSV, and contact sheets as HTML pages."""
+    from insclr.report.cluster_sheets import write_clusters
     from insclr.retrieval.cluster import cluster as find_clusters
-    from insclr.retrieval.cluster import write_clusters
     from insclr.retrieval.store import open_store
 
     opened = open_store(store)

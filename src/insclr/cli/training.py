@@ -94,19 +94,23 @@ def ablate(
     ],
     data: Annotated[list[Path], typer.Option(help="A labels.csv beside its images; once a set.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")],
-    recipe: Annotated[str, typer.Option(help="The recipe that the entries change.")] = "fast",
+    recipe: Annotated[
+        str, typer.Option(help="The recipe that the entries change; empty = the table's own.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each entry.")] = 3,
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
     from insclr.errors import UserError
-    from insclr.jobs.ablate import LISTS, Collection
+    from insclr.jobs.ablate import TABLES, LabelledSet
     from insclr.jobs.ablate import ablate as run_table
 
-    if what not in LISTS:
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join(LISTS)}.")
-    sets = [Collection(file.absolute().parent.name, file.parent, file) for file in data]
-    typer.echo(run_table(LISTS[what], sets, range(seeds), out, recipe=recipe, parallel=parallel), nl=False)
+    if what not in TABLES:
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLES)}.")
+    table = TABLES[what]
+    sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in data]
+    made = run_table(table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel)
+    typer.echo(made, nl=False)
 
 
 @app.command()

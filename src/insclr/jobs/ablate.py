@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from scipy import stats
+
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.recipe import load_recipe
-from insclr.tracking import read_metrics
-
-# 97.5 % quantiles of Student's t, for 1, 2, ... degrees of freedom; beyond the list the normal one.
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+from insclr.run_folder import RunReader
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Collection:
+class LabelledSet:
     """A set to run on: its images and the labels that measure it."""
 
     name: str
@@ -53,72 +52,91 @@ class Outcome:
     seconds: float
 
 
-_METHODS = ("A", "B", "C", "D-anchor", "D")
+@dataclass(frozen=True)
+class Table:
+    """A list of entries and the recipe they change: one whose method reads what they set."""
+
+    recipe: str
+    entries: tuple[Entry, ...]
+
+
 # The paper's numbers, on cached features: what happens to a small collection that they were not made for.
 _PRINTED = (
-    "guard=false",
     "network.start=random",
-    "network.keep_start=0",
-    "rounds.refine=false",
-    "rounds.members=nearest",
+    "network.bias=false",
     "rounds.lr=1e-4",
-    "rounds.pool=500",
     "rounds.loss.margin=0.4",
     "rounds.loss.normalise=sum",
-    "rounds.mining.similarity=cosine",
-    "rounds.mining.batch_threshold=0.65",
-    "rounds.mining.sparsity=0.6",
-    "rounds.mining.k=5",
-    "rounds.mining.repeats=4",
-    "rounds.mining.memory_floor=off",
-    "rounds.mining.ignore_above=off",
-    "rounds.mining.ignore_nearest=0",
-    "rounds.mining.pool_negatives=true",
-    "rounds.mining.memory_positives=true",
-    "rounds.mining.random_negatives=100000",
+    "rounds.method.pool=500",
+    "rounds.method.ignore_nearest=0",
 )
-# The tables of the paper, as ready lists; the base recipe is the user's choice.
-LISTS: dict[str, tuple[Entry, ...]] = {
-    "methods": tuple(
-        Entry(name, (f'rounds.method="{name}"', *(("rounds.members=nearest",) if name in "ABC" else ())))
-        for name in _METHODS
+_PRINTED_SELECTION = ("rounds.method.batch_threshold=0.65",)
+_PRINTED_MEMORY = ("rounds.method.sparsity=0.6", "rounds.method.pool_negatives=true")
+
+
+def _printed(variant: str) -> Entry:
+    changes: tuple[str, ...] = (f'rounds.method.variant="{variant}"', *_PRINTED)
+    changes += _PRINTED_SELECTION if variant not in "AB" else ()
+    changes += _PRINTED_MEMORY if variant.startswith("D") else ()
+    return Entry(f"{variant} as printed", changes)
+
+
+def _batch(strategy: str, threshold: float | None) -> Entry:
+    changes: tuple[str, ...] = (f"rounds.method.strategy={strategy}",)
+    if threshold is not None:
+        changes += (f"rounds.method.batch_threshold={threshold}",)
+    return Entry(strategy if threshold is None else f"{strategy} {threshold}", changes)
+
+
+def _memory(aggregate: str, choose: str, sparsity: str, repeats: int) -> Entry:
+    changes = {"aggregate": aggregate, "choose": choose, "sparsity": sparsity, "repeats": repeats}
+    if choose == "threshold":
+        changes["memory_threshold"] = "auto"
+    return Entry(
+        f"{aggregate} {choose}{' sparse' if sparsity != 'off' else ''} {repeats}x",
+        tuple(f"rounds.method.{key}={value}" for key, value in changes.items()),
+    )
+
+
+# The tables of the paper, each on a recipe whose method reads its knobs.
+TABLES: dict[str, Table] = {
+    "methods": Table(
+        "fast",
+        tuple(Entry(name, (f'rounds.method.variant="{name}"',)) for name in ("A", "C", "D-anchor", "D")),
     ),
-    "printed": tuple(
-        Entry(f"{name} as printed", (f'rounds.method="{name}"', *_PRINTED)) for name in _METHODS
+    "printed": Table("paper-small", tuple(_printed(name) for name in ("A", "B", "C", "D-anchor", "D"))),
+    "memory": Table(
+        "paper-small",
+        tuple(
+            _memory(aggregate, choose, sparsity, repeats)
+            for aggregate in ("mean", "max")
+            for choose, sparsity in (("topk", "off"), ("topk", "auto"), ("threshold", "off"))
+            for repeats in (1, 2, 4)
+        ),
     ),
-    "memory": tuple(
-        Entry(
-            f"{aggregate} {choose}{' sparse' if sparsity != 'off' else ''} {repeats}x",
-            (
-                f"rounds.mining.aggregate={aggregate}",
-                f"rounds.mining.choose={choose}",
-                f"rounds.mining.sparsity={sparsity}",
-                f"rounds.mining.repeats={repeats}",
+    "batch": Table(
+        "paper-small",
+        (
+            _batch("nn", None),
+            *(
+                _batch(strategy, threshold)
+                for strategy in ("augmented", "plain", "relative", "multiscale")
+                for threshold in (0.5, 0.6, 0.65, 0.7, 0.8)
             ),
-        )
-        for aggregate in ("mean", "max")
-        for choose in ("topk", "threshold")
-        for sparsity in ("off", "0.6")
-        for repeats in (1, 2, 4)
-        if not (choose == "threshold" and sparsity != "off")
+        ),
     ),
-    "batch": tuple(
-        Entry(
-            f"{strategy} {threshold}",
-            (f"rounds.mining.strategy={strategy}", f"rounds.mining.batch_threshold={threshold}"),
-        )
-        for strategy in ("nn", "augmented", "plain", "relative", "multiscale")
-        for threshold in (0.5, 0.6, 0.65, 0.7, 0.8)
-        if strategy != "nn" or threshold == 0.5
+    "neighbours": Table(
+        "fast", tuple(Entry(f"N_b {n}", (f"rounds.method.neighbours={n}",)) for n in (1, 3, 5, 7))
     ),
-    "neighbours": tuple(Entry(f"N_b {n}", (f"rounds.neighbours={n}",)) for n in (1, 3, 5, 7)),
-    "pool": tuple(Entry(f"P {n}", (f"rounds.pool={n}",)) for n in (50, 100, 250, 500, 1000)),
+    "pool": Table(
+        "fast", tuple(Entry(f"P {n}", (f"rounds.method.pool={n}",)) for n in (50, 100, 250, 500, 1000))
+    ),
 }
 
 
 def ablate(
     entries: Sequence[Entry],
-    collections: Sequence[Collection],
+    sets: Sequence[LabelledSet],
     seeds: Sequence[int],
     out: Path,
     *,
@@ -131,11 +149,11 @@ def ablate(
     """
     for entry in entries:
         load_recipe(recipe, entry.changes)  # a wrong setting is told before hours of work
-    jobs = [(entry, place, seed) for place in collections for seed in seeds for entry in entries]
+    jobs = [(entry, place, seed) for place in sets for seed in seeds for entry in entries]
     threads = max(1, (os.cpu_count() or 1) // parallel)
     with ThreadPoolExecutor(parallel) as pool:
         done = list(pool.map(lambda job: _run(job[0], job[1], job[2], out, recipe, threads), jobs))
-    table = _table(done, entries, collections)
+    table = _table(done, entries, sets)
     with whole_file(out / "results.json") as scratch:
         scratch.write_text(json.dumps([outcome.__dict__ for outcome in done], indent=1))
     with whole_file(out / "table.md") as scratch:
@@ -143,7 +161,7 @@ def ablate(
     return table
 
 
-def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
+def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
     changes = (*entry.changes, f"seed={seed}")
     fingerprint = load_recipe(recipe, changes).fingerprint()
     name = hashlib.sha256(f"{entry.name} {fingerprint}".encode()).hexdigest()[:12]
@@ -171,7 +189,7 @@ def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, thr
     )
     if ended.returncode:
         raise UserError(f"{entry.name} on {place.name}, seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    records = read_metrics(folder)
+    records = RunReader(folder).metrics()
     maps = [record["map"] for record in records if record.get("map") is not None]
     shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
     shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
@@ -184,18 +202,18 @@ def _run(entry: Entry, place: Collection, seed: int, out: Path, recipe: str, thr
     return outcome
 
 
-def _table(done: Sequence[Outcome], entries: Sequence[Entry], collections: Sequence[Collection]) -> str:
-    head = "| | " + " | ".join(f"{place.name} mAP | precision | s" for place in collections) + " | recipe |"
-    lines = [head, "|---" * (3 * len(collections) + 2) + "|"]
+def _table(done: Sequence[Outcome], entries: Sequence[Entry], sets: Sequence[LabelledSet]) -> str:
+    head = "| | " + " | ".join(f"{place.name} mAP | precision | s" for place in sets) + " | recipe |"
+    lines = [head, "|---" * (3 * len(sets) + 2) + "|"]
     for entry in entries:
-        cells = list(_cells(done, entry, collections))
+        cells = list(_cells(done, entry, sets))
         hashes = sorted({outcome.recipe for outcome in done if outcome.entry == entry.name})
         lines.append(f"| {entry.name} | " + " | ".join(cells) + f" | {', '.join(hashes)} |")
     return "\n".join(lines) + "\n"
 
 
-def _cells(done: Sequence[Outcome], entry: Entry, collections: Sequence[Collection]) -> Iterator[str]:
-    for place in collections:
+def _cells(done: Sequence[Outcome], entry: Entry, sets: Sequence[LabelledSet]) -> Iterator[str]:
+    for place in sets:
         some = [
             outcome for outcome in done if (outcome.entry, outcome.collection) == (entry.name, place.name)
         ]
@@ -210,5 +228,5 @@ def interval(values: Sequence[float]) -> str:
     """The half width of the 95 % interval of their mean, by Student's t; empty for a single value."""
     if len(values) < 2:
         return ""
-    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else 1.96
+    quantile = float(stats.t.ppf(0.975, df=len(values) - 1))
     return f" ± {quantile * stdev(values) / math.sqrt(len(values)):.1f}"

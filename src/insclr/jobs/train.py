@@ -6,7 +6,8 @@ from pathlib import Path
 from insclr.data.images import ImageList
 from insclr.model.model_file import Model
 from insclr.recipe import Recipe
-from insclr.report.run_report import REPORT_NAME, write_report
+from insclr.report.run_report import write_report
+from insclr.run_folder import RunReader
 from insclr.training.train import train as train_run
 
 
@@ -26,10 +27,10 @@ def train(
     `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP. `resume` goes on
     with an interrupted run. `cache` keeps pooled features for other runs on the same images.
     """
-    finished = resume and (Path(out) / REPORT_NAME).exists()
     model = train_run(
         images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache
     )
-    if os.environ.get("RANK", "0") == "0" and not finished:  # under torchrun the first rank writes for all
+    # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
+    if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):
         write_report(out)
     return model

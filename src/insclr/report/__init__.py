@@ -1,1 +1,1 @@
-"""Pictures of a run: inline charts and the self-contained HTML report."""
+"""Pages for people, each one HTML file: the report of a run, a comparison of models, sheets of groups."""

@@ -1,18 +1,29 @@
 """The charts of a run: along its training, and of its similarities."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from insclr.report.charts import Mark, Series, histogram_chart, line_chart, used_range
-from insclr.report.page import figure
-from insclr.report.run_record import RoundRecord, RunRecord
+from insclr.report.run_record import Record, RunRecord
 
-# Colours keep their meaning on the whole page: 1 batch, 2 memory, 3 loss and mAP, 4 nearest, 5 all or random.
-_BATCH, _MEMORY, _MAIN, _NEAREST, _GREY = 1, 2, 3, 4, 5
+# Colours keep their meaning on the whole page: 1 batch, 2 pool, 3 loss and mAP, 4 nearest, 5 all or random.
+_BATCH, _POOL, _MAIN, _NEAREST, _GREY = 1, 2, 3, 4, 5
 
 
-def training_curves(run: RunRecord) -> str:
+@dataclass(frozen=True)
+class Figure:
+    """A chart (SVG, its texts escaped) with its title and a line that says how to read it."""
+
+    title: str
+    about: str
+    chart: str
+
+
+def training_curves(run: RunRecord) -> list[Figure]:
     """Loss and mAP; number and precision of the positives (the paper's analysis figure); similarities."""
+    mines = any(
+        value for _, value in run.curve("bank_positives")
+    )  # some methods take positives from the batch only
     # Panels that belong together stand side by side, with labels (mAP beside the loss) and without.
     figures = [
         _chart(run, "Loss", "What training makes smaller.", [("loss", "loss", _MAIN)]),
@@ -20,17 +31,19 @@ def training_curves(run: RunRecord) -> str:
         _chart(
             run,
             "Positives in the batch",
-            "Neighbours in the tuple that an anchor takes for pictures of the same thing.",
+            "Neighbours in the tuple that an anchor takes for photos of the same thing.",
             [("batch_positives", "per anchor", _BATCH)],
             from_zero=True,
         ),
         _chart(
             run,
-            "Positives from the memory",
-            "Further pictures of the same thing, mined from the anchor's candidate pool.",
-            [("bank_positives", "per anchor", _MEMORY)],
+            "Positives from the candidate pool",
+            "Further photos of the same thing, mined among the images nearest to the anchor.",
+            [("bank_positives", "per anchor", _POOL)],
             from_zero=True,
-        ),
+        )
+        if mines
+        else None,
         _chart(
             run,
             "Precision in the batch",
@@ -40,9 +53,9 @@ def training_curves(run: RunRecord) -> str:
         ),
         _chart(
             run,
-            "Precision from the memory",
+            "Precision from the candidate pool",
             "Share of the mined that are right, by the labels. The easiest ones are in the tuple already.",
-            [("memory_precision", "mined", _MEMORY)],
+            [("memory_precision", "mined", _POOL)],
             percent=True,
         ),
         _chart(
@@ -52,9 +65,9 @@ def training_curves(run: RunRecord) -> str:
             [("active_negatives", "above the margin", _NEAREST)],
             from_zero=True,
         ),
-        _pairs_chart(run) if _map_chart(run) else "",
+        _pairs_chart(run) if _map_chart(run) else None,
     ]
-    return f'<div class="grid">{"".join(figures)}</div>' if any(figures) else ""
+    return [figure for figure in figures if figure is not None]
 
 
 def round_marks(run: RunRecord) -> list[Mark]:
@@ -65,20 +78,15 @@ def round_marks(run: RunRecord) -> list[Mark]:
     return [Mark(one.offset, f"{word}{one.number}") for one in run.rounds]
 
 
-def similarity_histograms(run: RunRecord) -> str:
-    """Per round, at its start and its end: random pairs, nearest neighbours, tuple members, the mined."""
-    looks = [
-        (one, name, one.inspections[name])
-        for one in run.rounds
-        for name in ("start", "end")
-        if one.inspections.get(name, {}).get("histograms")
-    ]
-    if not looks:
-        return ""
-    edges = looks[0][2]["histograms"]["edges"]
-    reach = used_range(edges, (h for _, _, look in looks for h in look["histograms"]["counts"].values()))
-    figures = [_histogram(one, name, look, reach) for one, name, look in looks]
-    return f'<div class="grid">{"".join(figures)}</div>'
+def similarity_histograms(run: RunRecord) -> list[Figure]:
+    """At every inspected moment: random pairs, nearest neighbours, tuple members, the mined."""
+    inspections = [(name, one) for name, one in run.inspections if one.get("histograms")]
+    if not inspections:
+        return []
+    edges = inspections[0][1]["histograms"]["edges"]
+    counts = (numbers for _, one in inspections for numbers in one["histograms"]["counts"].values())
+    reach = used_range(edges, counts)
+    return [_histogram(name, one, reach) for name, one in inspections]
 
 
 def _chart(
@@ -89,10 +97,10 @@ def _chart(
     *,
     percent: bool = False,
     from_zero: bool = False,
-) -> str:
+) -> Figure | None:
     series = [Series(name, run.curve(key), colour, dashed=colour == _GREY) for key, name, colour in wanted]
     if not series[0].points:
-        return ""
+        return None
     chart = line_chart(
         title,
         series,
@@ -101,10 +109,10 @@ def _chart(
         percent=percent,
         from_zero=from_zero,
     )
-    return figure(title, about, chart)
+    return Figure(title, about, chart)
 
 
-def _pairs_chart(run: RunRecord) -> str:
+def _pairs_chart(run: RunRecord) -> Figure | None:
     return _chart(
         run,
         "Similarity of pairs",
@@ -113,11 +121,11 @@ def _pairs_chart(run: RunRecord) -> str:
     )
 
 
-def _map_chart(run: RunRecord) -> str:
+def _map_chart(run: RunRecord) -> Figure | None:
     # Two measurements at one place are the same network measured twice: the later one is drawn.
     points = sorted(dict(run.maps()).items())
     if len(points) < 2:
-        return ""
+        return None
     names = {float(x): f"after {x:,} steps" for x, _ in points}
     chart = line_chart(
         "mAP",
@@ -126,19 +134,18 @@ def _map_chart(run: RunRecord) -> str:
         x_names=names,
         breaks=False,
     )
-    return figure("mAP", "Mean average precision by the labels; training never sees them.", chart)
+    return Figure("mAP", "Mean average precision by the labels; training never sees them.", chart)
 
 
-def _histogram(one: RoundRecord, name: str, look: dict[str, Any], reach: tuple[float, float]) -> str:
+def _histogram(title: str, inspection: Record, reach: tuple[float, float]) -> Figure:
     colours = {
         "random pairs": _GREY,
         "nearest neighbour": _NEAREST,
         "tuple members": _BATCH,
-        "mined": _MEMORY,
+        "mined": _POOL,
     }
-    counts = look["histograms"]["counts"]
-    title = f"Round {one.number}, {name}"
-    criteria = look.get("criteria", {})
+    counts = inspection["histograms"]["counts"]
+    criteria = inspection.get("criteria") or {}
     marks = [
         Mark(criteria[key], text)
         for key, text in (("margin", "margin"), ("batch_threshold", "T_b"))
@@ -146,10 +153,10 @@ def _histogram(one: RoundRecord, name: str, look: dict[str, Any], reach: tuple[f
     ]
     chart = histogram_chart(
         title,
-        look["histograms"]["edges"],
+        inspection["histograms"]["edges"],
         counts,
         colours=[colours.get(series, _MAIN) for series in counts],
         reach=reach,
         marks=sorted(marks, key=lambda mark: mark.x),
     )
-    return figure(title, "", chart)
+    return Figure(title, "", chart)

@@ -1,24 +1,16 @@
 """A run folder read back for its report: tolerant of runs that are unfinished, resumed or of another version."""
 
-import csv
-import json
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.numpy
-
-from insclr.errors import UserError
-from insclr.model.model_file import MODEL_NAME
-from insclr.tracking import read_metrics
+from insclr.run_folder import RunReader
 
 Record = dict[str, Any]
-USABLE_NAME = "usable.safetensors"
 _POINTS = 240  # most points a curve keeps: more cannot be told apart in a chart
 
 
-@dataclass
+@dataclass(frozen=True)
 class RoundRecord:
     """What one round wrote down."""
 
@@ -27,18 +19,12 @@ class RoundRecord:
     steps: list[Record] = field(default_factory=list)  # ascending
     events: list[Record] = field(default_factory=list)
     recipe: Record = field(default_factory=dict)
-    inspections: dict[str, Record] = field(default_factory=dict)  # by "start" and "end"
 
     @property
     def done(self) -> int:
         """Steps it took, as far as is known."""
         last = int(self.steps[-1]["step"]) if self.steps else 0
         return max([last, *(int(event["step"]) for event in self.events)])
-
-    @property
-    def ended(self) -> bool:
-        """Whether it came to its end."""
-        return any(event["event"] == "end" for event in self.events)
 
     @property
     def seconds(self) -> float:
@@ -50,18 +36,20 @@ class RoundRecord:
         return next((event for event in reversed(self.events) if event["event"] == name), {})
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunRecord:
     """What a run folder tells."""
 
-    path: Path
+    name: str
+    report_file: Path
     recipe: Record
     recipe_text: str
     root: Path
     images: int  # all that were found
     rounds: list[RoundRecord]
     events: list[Record]
-    skipped: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]  # (path, reason)
+    inspections: list[tuple[str, Record]]  # (moment, what was decided): the start, then after each round
     finished: bool
 
     @property
@@ -108,32 +96,30 @@ class RunRecord:
         }
 
 
-def read_run(run: Path) -> RunRecord:
+def read_run(path: Path) -> RunRecord:
     """Read a run folder, finished or not."""
-    if not (run / "recipe.toml").exists():
-        raise UserError(
-            f"{run} is not a run folder: it has no recipe.toml. Give the --out folder of `insclr train`."
-        )
-    recipe_text = (run / "recipe.toml").read_text()
-    recipe = tomllib.loads(recipe_text)
-    records = read_metrics(run)
-    images = json.loads((run / "images.json").read_text()) if (run / "images.json").exists() else {}
-    paths = images.get("paths", [])
+    run = RunReader(path)
+    recipe = run.recipe()
+    records = run.metrics()
+    images = run.images()
     events = [record for record in records if "event" in record]
+    rounds = _rounds(recipe, records)
     return RunRecord(
-        path=run,
+        name=path.name,
+        report_file=run.report_file,
         recipe=recipe,
-        recipe_text=recipe_text,
-        root=Path(images.get("root", ".")),
-        images=len(paths),
-        rounds=_rounds(run, recipe, records),
+        recipe_text=run.recipe_text,
+        root=images.root,
+        images=len(images),
+        rounds=rounds,
         events=events,
-        skipped=_skipped(run, paths),
-        finished=(run / MODEL_NAME).exists() or any(event["event"] == "finish" for event in events),
+        skipped=list(run.skipped().items()),
+        inspections=_inspections(run, rounds),
+        finished=run.finished or any(event["event"] == "finish" for event in events),
     )
 
 
-def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecord]:
+def _rounds(recipe: Record, records: list[Record]) -> list[RoundRecord]:
     recipes = recipe.get("rounds", [])
     # The event that ends a run may carry the number after the last round: it is no round of its own.
     numbers = {record["round"] for record in records if record.get("event") != "finish"}
@@ -142,37 +128,22 @@ def _rounds(run: Path, recipe: Record, records: list[Record]) -> list[RoundRecor
         own = [record for record in records if record["round"] == number]
         # A step that was done twice, before and after an interruption, counts as it was done last.
         steps = {record["step"]: record for record in own if "event" not in record}
-        looks = {name: _inspection(run, number, name) for name in ("start", "end")}
         one = RoundRecord(
             number=number,
             offset=offset,
             steps=[steps[step] for step in sorted(steps)],
             events=[record for record in own if "event" in record],
             recipe=recipes[number - 1] if number <= len(recipes) else {},
-            inspections={name: look for name, look in looks.items() if look is not None},
         )
         rounds.append(one)
         offset += one.done
     return rounds
 
 
-def _inspection(run: Path, number: int, name: str) -> Record | None:
-    file = run / f"round-{number}" / f"inspection-{name}.json"
-    return json.loads(file.read_text()) if file.exists() else None
-
-
-def _skipped(run: Path, paths: list[str]) -> list[tuple[str, str]]:
-    """The images left out: with the reason that skipped.csv gives, and those it forgot in a resumed run."""
-    reasons: dict[str, str] = {}
-    if (run / "skipped.csv").exists():
-        with (run / "skipped.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as text:
-            reasons = {row.get("path") or "": row.get("reason") or "" for row in csv.DictReader(text)}
-    if (run / USABLE_NAME).exists():
-        usable = set(safetensors.numpy.load_file(run / USABLE_NAME)["ids"].tolist())
-        for i, path in enumerate(paths):
-            if i not in usable:
-                reasons.setdefault(path, "could not be read")
-    return list(reasons.items())
+def _inspections(run: RunReader, rounds: list[RoundRecord]) -> list[tuple[str, Record]]:
+    moments = [("Start", run.inspection(rounds[0].number, "start"))] if rounds else []
+    moments += [(f"After round {one.number}", run.inspection(one.number, "end")) for one in rounds]
+    return [(name, inspection) for name, inspection in moments if inspection is not None]
 
 
 def _thin(points: list[tuple[float, float]], limit: int) -> list[tuple[float, float]]:

@@ -1,146 +1,152 @@
-"""The words and tables of a report: headline, what was calibrated and why, the guard, files left out."""
+"""The words and tables of a run report: key numbers, notices, what was calibrated and why, the guard."""
 
 import re
-from collections.abc import Iterable
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 from insclr.report.charts import short
+from insclr.report.page import duration
 from insclr.report.run_record import Record, RunRecord
 
-_SKIPPED_SHOWN = 50
+# "margin = 0.203: 10% of random pairs are more similar"
 _REASON = re.compile(r"(\w+) = ([^:]+): (.+)", re.DOTALL)
-# Guard events that say one of these changed nothing; all others are told at the top of the page.
+# A line of a recipe, `key = value   # what the key does`; a # inside quotes belongs to the value.
+_KNOB = re.compile(r'(\w+) = (?:"(?:\\.|[^"\\])*"|[^"#])*#\s*(.+)')
+# Guard events with one of these actions changed nothing; all others are told at the top of the page.
 _QUIET = {"ok", "none", "keep", "kept", "pass", "passed", "continue"}
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people: 43 s, 3 min 20 s, 2 h 05 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+@dataclass(frozen=True)
+class Card:
+    """A key number and what it is; `gain` is drawn in green or red."""
+
+    number: str
+    text: str
+    gain: float | None = None
 
 
-def headline(run: RunRecord) -> str:
-    """What was done, in a sentence, a row of numbers, and whatever must not be missed."""
-    name = run.recipe.get("name") or "custom"
-    backbone = run.recipe.get("network", {}).get("backbone", "the network")
-    rounds = len(run.recipe.get("rounds", [])) or len(run.rounds)
-    word = "Learned" if run.finished else "Learning"
-    lead = (
-        f"Recipe <b>{escape(str(name))}</b> on {escape(str(backbone))}: {_count(rounds, 'round')}, "
-        f"{_count(run.steps, 'step')}. "
-        f"Photos in <code>{escape(str(run.root))}</code>. "
-    )
-    lead += (
-        "Labels served to measure only: training never saw them."
-        if run.labelled
-        else "No labels were used or needed."
-    )
-    return (
-        f'<header><div class="over">InsCLR run report</div>'
-        f"<h1>{word} the particular things in {_count(run.usable, 'photo')}</h1>"
-        f'<p class="lead">{lead}</p></header>\n'
-        f"{_cards(run)}{_notices(run)}"
-    )
+@dataclass(frozen=True)
+class Setting:
+    """A row of settings: its value in every round, and why."""
+
+    name: str
+    about: str
+    values: list[str]
+    why: str = ""
 
 
-def calibration(run: RunRecord) -> str:
-    """Every number that the collection itself decided, round by round with the reason; then the fixed ones."""
-    starts = [(one.number, one.event("start")) for one in run.rounds if one.event("start")]
+@dataclass(frozen=True)
+class Calibration:
+    """What the collection itself decided, and what the recipe fixed."""
+
+    rounds: list[int]
+    calibrated: list[Setting]
+    remarks: list[str]
+    fixed: list[Setting]
+    kept_start: float  # share of its start that the last layer keeps; 0 where it was not mixed
+
+
+@dataclass(frozen=True)
+class GuardEvent:
+    """What the guard noticed and did."""
+
+    when: str
+    message: str
+    details: str
+
+
+def cards(run: RunRecord) -> list[Card]:
+    """The row of key numbers."""
+    shown = []
+    maps = [value for _, value in run.maps()]
+    if len(maps) > 1:
+        text = "mAP, before → after" if run.finished else "mAP, before → so far"
+        shown.append(Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0]))
+    elif maps:
+        shown.append(Card(f"{maps[0]:.1f}", "mAP before"))
+    left_out = f", {len(run.skipped):,} left out" if run.skipped else ""
+    shown.append(Card(f"{run.images:,}", f"photos{left_out}"))
+    seconds, text = _seconds(run)
+    if seconds:
+        shown.append(Card(duration(seconds), text))
+    for key, place in (("batch_positives", "in the batch"), ("bank_positives", "from the candidate pool")):
+        values = [value for _, value in run.curve(key)]
+        if any(values):
+            shown.append(Card(f"{values[0]:.1f} → {values[-1]:.1f}", f"positives per anchor {place}"))
+    return shown
+
+
+def notices(run: RunRecord) -> list[tuple[str, str]]:
+    """What must not be missed, each as title and text."""
+    shown = []
+    if not run.finished:
+        at = f"round {run.rounds[-1].number}, step {run.rounds[-1].done:,}" if run.rounds else "its beginning"
+        shown.append(
+            (
+                f"This run is not finished: it has come to {at}.",
+                "It may still be at work. If it was interrupted, the same command with --resume goes on from there.",
+            )
+        )
+    shown += [
+        ("The guard stepped in", str(event["message"]))
+        for event in run.events
+        if event["event"] == "guard"
+        and event.get("message")
+        and str(event.get("action", "")).lower() not in _QUIET
+    ]
+    return shown
+
+
+def calibration(run: RunRecord) -> Calibration | None:
+    """Every number that the collection itself decided, round by round with the reason; None before a round began."""
+    starts = {one.number: one.event("start") for one in run.rounds if one.event("start")}
     if not starts:
-        return ""
-    values: dict[str, dict[int, str]] = {}
+        return None
+    values: dict[str, dict[int, str]] = {}  # by name and round
     why: dict[str, list[str]] = {}
-    others: list[str] = []
-    for number, start in starts:
+    remarks: list[str] = []
+    for number, start in starts.items():
         for reason in start.get("reasons") or []:
             match = _REASON.fullmatch(str(reason))
             if match is None:
-                others.append(f"Round {number}: {reason}")
+                remarks.append(f"Round {number}: {reason}")
                 continue
-            values.setdefault(match[1], {})[number] = match[2].strip()
-            if match[3] not in why.setdefault(match[1], []):
-                why[match[1]].append(match[3])
-    numbers = [number for number, _ in starts]
-    rows = [
-        [_knob(name), *(by_round.get(number, "") for number in numbers), escape("; ".join(why[name]))]
-        for name, by_round in values.items()
-    ]
-    body = _table(["Setting", *(f"Round {number}" for number in numbers), "Why"], rows) if rows else ""
-    if others:
-        body += f'<ul class="plain">{"".join(f"<li>{escape(text)}</li>" for text in others)}</ul>'
-    if not body:
-        body = "<p>Nothing: every number was fixed by the recipe.</p>"
-    return body + _kept_start(run) + _fixed(starts, set(values))
+            name, value, because = match.groups()
+            values.setdefault(name, {})[number] = value.strip()
+            if because not in why.setdefault(name, []):
+                why[name].append(because)
+    docs = _documented(run.recipe_text)
+    keep_start = run.recipe.get("network", {}).get("keep_start", 0.0)
+    return Calibration(
+        rounds=list(starts),
+        calibrated=[
+            Setting(name, _about(name, docs), [by_round.get(n, "") for n in starts], "; ".join(why[name]))
+            for name, by_round in values.items()
+        ],
+        remarks=remarks,
+        fixed=_fixed(run, list(starts), docs),
+        # Without a step the last layer still is its start.
+        kept_start=keep_start if run.finished and run.steps else 0.0,
+    )
 
 
-def guard(run: RunRecord) -> str:
-    """What the guard noticed and did."""
-    events = [event for event in run.events if event["event"] == "guard"]
-    if not events:
-        if not run.recipe.get("guard"):
-            return "<p>The guard was off in this recipe.</p>"
-        return "<p>The guard was on and reported nothing.</p>"
-    rows = []
-    for event in events:
+def guard_events(run: RunRecord) -> list[GuardEvent]:
+    """What the guard noticed and did, in order."""
+    events = []
+    for event in run.events:
+        if event["event"] != "guard":
+            continue
         known = {"round", "step", "event", "message"}
         rest = {key: value for key, value in event.items() if key not in known and value is not None}
-        details = ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in rest.items())
         step = f", step {event['step']}" if event["step"] > 0 else ""
-        told = escape(str(event.get("message", "")))
-        small = f'<span class="soft">{escape(details)}</span>' if details else ""
-        rows.append([f"Round {event['round']}{step}", told + small])
-    return _table(["When", "What"], rows, number_columns=False)
-
-
-def skipped_files(run: RunRecord) -> str:
-    """The files that could not be used, each with its reason."""
-    if not run.skipped:
-        return ""
-    rows = [
-        f'<tr><td class="path">{escape(path)}</td><td>{escape(reason)}</td></tr>'
-        for path, reason in run.skipped[:_SKIPPED_SHOWN]
-    ]
-    more = len(run.skipped) - _SKIPPED_SHOWN
-    if more > 0:
-        rows.append(f'<tr><td colspan="2">… and {more:,} more in skipped.csv</td></tr>')
-    return f'<div class="scroll"><table><tr><th>File</th><th>Reason</th></tr>{"".join(rows)}</table></div>'
-
-
-def recipe_text(run: RunRecord) -> str:
-    """The recipe, folded away."""
-    return f"<details><summary>recipe.toml</summary><pre>{escape(run.recipe_text)}</pre></details>"
-
-
-def _cards(run: RunRecord) -> str:
-    cards = []
-    maps = [value for _, value in run.maps()]
-    if len(maps) > 1:
-        gain = maps[-1] - maps[0]
-        way = "up" if gain >= 0 else "down"
-        word = "before → after" if run.finished else "before → so far"
-        cards.append(
-            f'<div class="card wide"><b>{maps[0]:.1f} → {maps[-1]:.1f} <span class="{way}">{gain:+.1f}</span></b>'
-            f"<span>mAP, {word}</span></div>"
+        events.append(
+            GuardEvent(
+                when=f"Round {event['round']}{step}",
+                message=str(event.get("message", "")),
+                details=", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in rest.items()),
+            )
         )
-    elif maps:
-        cards.append(_card(f"{maps[0]:.1f}", "mAP before"))
-    cards.append(
-        _card(f"{run.images:,}", "photos" + (f", {len(run.skipped):,} left out" if run.skipped else ""))
-    )
-    seconds, told = _seconds(run)
-    if seconds:
-        cards.append(_card(duration(seconds), told))
-    for key, name in (("batch_positives", "in the batch"), ("bank_positives", "in the memory")):
-        points = run.curve(key)
-        if points and any(y for _, y in points):
-            first, last = points[0][1], points[-1][1]
-            cards.append(_card(f"{first:.1f} → {last:.1f}", f"positives per anchor {name}"))
-    return f'<div class="cards">{"".join(cards)}</div>\n'
+    return events
 
 
 def _seconds(run: RunRecord) -> tuple[float, str]:
@@ -150,65 +156,39 @@ def _seconds(run: RunRecord) -> tuple[float, str]:
     return sum(one.seconds for one in run.rounds), "of training"
 
 
-def _notices(run: RunRecord) -> str:
-    notices = []
-    if not run.finished:
-        at = f"round {run.rounds[-1].number}, step {run.rounds[-1].done:,}" if run.rounds else "its beginning"
-        notices.append(
-            (
-                f"This run is not finished: it has come to {at}.",
-                "It may still be at work. If it was interrupted, the same command with --resume goes on from there.",
-            )
-        )
-    notices += [
-        ("The guard stepped in", str(event["message"]))
-        for event in run.events
-        if event["event"] == "guard"
-        and event.get("message")
-        and str(event.get("action", "")).lower() not in _QUIET
-    ]
-    return "".join(
-        f'<div class="note-box"><b>{escape(title)}</b>{escape(text)}</div>\n' for title, text in notices
-    )
-
-
-def _kept_start(run: RunRecord) -> str:
-    share = run.recipe.get("network", {}).get("keep_start", 0.0)
-    if not share or not run.finished or not run.steps:  # without a step the layer is its start
-        return ""
-    return (
-        f"<p>In the end the last layer was mixed with its start, {share:.0%} of it, "
-        f"so that it keeps what it knew of things that are not in these photos.</p>"
-    )
-
-
-def _fixed(starts: Iterable[tuple[int, Record]], calibrated: set[str]) -> str:
-    """The settings in force that the recipe fixed, folded away."""
-    starts = list(starts)
-    tables = [{"pool": start.get("pool")} | (start.get("criteria") or {}) for _, start in starts]
+def _fixed(run: RunRecord, rounds: list[int], docs: dict[str, str]) -> list[Setting]:
+    """What the recipe says of the method, the loss and the pool of every round, but for what it leaves open."""
+    tables = [_settings(one.recipe) for one in run.rounds if one.number in rounds]
     names = list(dict.fromkeys(name for table in tables for name in table))
-    rows = [
-        [_knob(name), *(_value(table.get(name)) for table in tables)]
+    return [
+        Setting(name, _about(name, docs), [_value(table[name]) if name in table else "" for table in tables])
         for name in names
-        if name not in calibrated and _RENAMED.get(name) not in calibrated
     ]
-    if not rows:
-        return ""
-    table = _table(["Setting", *(f"Round {number}" for number, _ in starts)], rows)
-    return f"<details><summary>Settings that the recipe fixed</summary>{table}</details>"
 
 
-# A criterion whose knob in the recipe has another name.
-_RENAMED = {"floor": "memory_floor"}
-_DOCS = {entry.name: str(entry.metadata.get("doc", "")) for part in () for entry in part} | {
-    "pool": "P: size of the candidate pool",
-    "method": "of the paper's A, B, C, D-anchor, D",
-}
+def _settings(round_recipe: Record) -> Record:
+    settings = {"pool": round_recipe["pool"]} if "pool" in round_recipe else {}
+    for part, table in round_recipe.items():
+        if isinstance(table, dict):
+            settings |= {f"{part}.{key}": value for key, value in table.items()}
+    return {name: value for name, value in settings.items() if value != "auto"}
 
 
-def _knob(name: str) -> str:
-    about = _DOCS.get(_RENAMED.get(name, name), "")
-    return f"<code>{escape(name)}</code>" + (f'<span class="soft">{escape(about)}</span>' if about else "")
+def _documented(recipe_text: str) -> dict[str, str]:
+    """What each key of a round does, by its name within the round (`pool`, `loss.margin`), from the comments."""
+    docs: dict[str, str] = {}
+    table = ""
+    for line in recipe_text.splitlines():
+        if line.startswith("["):
+            table = line.strip("[] ")
+        elif (knob := _KNOB.fullmatch(line)) and table.split(".")[0] == "rounds":
+            docs[f"{table}.{knob[1]}".removeprefix("rounds.")] = knob[2]
+    return docs
+
+
+def _about(name: str, docs: dict[str, str]) -> str:
+    """The comment of a key; reasons name a key without its table."""
+    return next((text for key, text in docs.items() if key == name or key.endswith(f".{name}")), "")
 
 
 def _value(value: Any) -> str:
@@ -218,23 +198,6 @@ def _value(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return short(value)
-    return escape(str(value))
-
-
-def _table(heads: list[str], rows: list[list[str]], *, number_columns: bool = True) -> str:
-    """A table of ready HTML cells; the columns called Round hold numbers."""
-    kinds = [' class="number"' if number_columns and head.startswith("Round") else "" for head in heads]
-    top = "".join(f"<th{kind}>{escape(head)}</th>" for head, kind in zip(heads, kinds, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
-
-
-def _card(number: str, text: str) -> str:
-    return f'<div class="card"><b>{escape(number)}</b><span>{escape(text)}</span></div>'
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    if isinstance(value, list):
+        return ", ".join(_value(item) for item in value)
+    return str(value)

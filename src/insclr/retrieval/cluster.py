@@ -1,16 +1,9 @@
-"""Groups of pictures of the same thing: a table and a contact sheet for each."""
+"""Groups of images of the same instance."""
 
-import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
-from insclr.data.decode import BadImage, decode
-from insclr.errors import UserError
-from insclr.files import whole_file, whole_folder
 from insclr.progress import progress_bar
 from insclr.retrieval.duplicates import Groups
 from insclr.retrieval.score import LIKELY, calibration_of
@@ -19,7 +12,6 @@ from insclr.retrieval.store.rows import Vectors
 
 TOGETHER = 0.2  # pictures of a thing from different sides are less alike than neighbours are
 _NEAREST = 20
-_TILE, _COLUMNS, _MAX_TILES, _GAP = 160, 8, 64, 6
 
 
 @dataclass(frozen=True)
@@ -75,42 +67,3 @@ def _mutual_pairs(
                         similar[i, place[one]] = cosine
             bar.advance(len(found.ids))
     return sorted((-cosine, a, b) for (a, b), cosine in similar.items() if a < b and (b, a) in similar)
-
-
-def write_clusters(clusters: Sequence[Cluster], store: Store, out: Path) -> None:
-    """Write `clusters.csv` (group, path, and the user's columns) and a contact sheet of every group."""
-    if out.exists() and (
-        not out.is_dir() or {one.name for one in out.iterdir()} - {"clusters.csv", "sheets"}
-    ):
-        raise UserError(f"{out} holds other files: give a new folder, its content would be replaced")
-    columns = store.columns()
-    with whole_folder(out) as folder, progress_bar("contact sheets", len(clusters)) as bar:
-        with (folder / "clusters.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(["group", "path", *columns])
-            for number, group in enumerate(clusters, start=1):
-                for row in group.rows:
-                    values = [row.picture.columns.get(name, "") for name in columns]
-                    table.writerow([number, row.picture.path, *values])
-        (folder / "sheets").mkdir()
-        for number, group in enumerate(clusters, start=1):
-            sheet = contact_sheet([store.info.root / row.picture.path for row in group.rows])
-            with whole_file(folder / "sheets" / f"{number:04d}.jpg") as scratch:
-                sheet.save(scratch, "JPEG", quality=85)
-            bar.advance()
-
-
-def contact_sheet(files: Sequence[Path]) -> Image.Image:
-    """The pictures side by side, at most the first 64; a file that cannot be read is a grey tile."""
-    shown = list(files[:_MAX_TILES])
-    columns = min(_COLUMNS, max(1, len(shown)))
-    step = _TILE + _GAP
-    size = (columns * step + _GAP, -(-len(shown) // columns) * step + _GAP)
-    sheet = Image.new("RGB", size, "white")
-    for i, file in enumerate(shown):
-        try:
-            tile = ImageOps.fit(decode(file, longest=2 * _TILE), (_TILE, _TILE))
-        except BadImage:
-            tile = Image.new("RGB", (_TILE, _TILE), "#cccccc")
-        sheet.paste(tile, (_GAP + i % columns * step, _GAP + i // columns * step))
-    return sheet

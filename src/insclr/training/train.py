@@ -4,7 +4,7 @@ import copy
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -121,7 +121,7 @@ class _Training:
         finally:
             self.tracker.close()
             if ranks.first:
-                self.skipped.write(run.path / "skipped.csv")
+                self.skipped.write(run.skipped_file)
 
     def _start(self, done: int) -> None:
         """Find the usable images and, in a new run, give the FC its start."""
@@ -337,7 +337,9 @@ class _Training:
             pair_precision=precision,
         )
 
-    def _inspect(self, number: int, moment: str, method: Method, criteria: dict[str, Any]) -> None:
+    def _inspect(
+        self, number: int, moment: Literal["start", "end"], method: Method, criteria: dict[str, Any]
+    ) -> None:
         if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
             return  # another rank's task, or done before an interruption
         seen = inspect_method(method, criteria, self.images, self.instances)

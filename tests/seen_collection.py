@@ -12,7 +12,7 @@ from insclr.methods.method import Method, RoundStart
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 
-INSTANCES, IMAGES, CHANNELS = 10, 6, 16
+INSTANCES, IMAGES, CHANNELS = 10, 6, 32
 
 
 class NoBackbone(nn.Module):
@@ -21,18 +21,31 @@ class NoBackbone(nn.Module):
     channels = CHANNELS
 
 
-def seen_collection(folder: Path, *, spread: float = 0.5, seed: int = 0, views: int = 3) -> RoundStart:
-    """60 images of 10 instances: pooled features around ten centres, and views around each image."""
+def seen_collection(
+    folder: Path,
+    *,
+    spread: float = 0.5,
+    instances: int = INSTANCES,
+    images: int = IMAGES,
+    chained: bool = False,
+    tuples: int = 6,
+    seed: int = 0,
+) -> RoundStart:
+    """Images of instances as pooled features around a centre, and three views around each image.
+
+    `spread` is how far images are from their centre or, `chained`, from the image before.
+    """
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    centres = torch.randn(INSTANCES, 1, CHANNELS, generator=generator)
-    noise = torch.randn(INSTANCES, IMAGES, CHANNELS, generator=generator)
+    centres = torch.randn(instances, 1, CHANNELS, generator=generator)
+    noise = torch.randn(instances, images, CHANNELS, generator=generator)
+    noise = noise.cumsum(1) if chained else noise
     plain = (centres + spread * noise).flatten(0, 1)
-    of_views = plain + 0.2 * torch.randn(views, len(plain), CHANNELS, generator=generator)
+    of_views = plain + 0.2 * torch.randn(3, len(plain), CHANNELS, generator=generator)
     backbone: Any = NoBackbone()
-    network = DescriptorNetwork(backbone, GeM(), dim=8)
+    network = DescriptorNetwork(backbone, GeM(), dim=16)
     return RoundStart(
-        network, normalize(plain, dim=1), normalize(of_views, dim=2), tuples=6, seed=1, folder=folder
+        network, normalize(plain, dim=1), normalize(of_views, dim=2), tuples=tuples, seed=1, folder=folder
     )
 
 

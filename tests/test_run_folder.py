@@ -1,0 +1,58 @@
+import json
+import os
+
+import pytest
+import safetensors.torch
+import torch
+
+from insclr.data.skipped import Skipped
+from insclr.errors import UserError
+from insclr.recipe import Recipe, to_toml
+from insclr.run_folder import RunFolder, RunReader
+
+
+def test_an_inspection_is_read_back_as_it_was_saved(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    run.save_inspection(1, "start", {"tuples": [1]})
+    assert run.inspection(1, "start") == {"tuples": [1]}
+    assert RunReader(run.path).inspection(1, "start") == {"tuples": [1]}
+    assert run.inspection(1, "end") is None
+
+
+def test_a_round_ends_as_the_next_one_starts(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    run.save_inspection(2, "start", {"of": "round 2"})
+    assert run.inspection(1, "end") == {"of": "round 2"}
+    assert run.inspection(2, "end") is None
+    run.save_inspection(1, "end", {"of": "round 1"})
+    assert run.inspection(1, "end") == {"of": "round 1"}
+
+
+def test_a_run_that_has_only_begun_can_be_read(tmp_path):
+    RunFolder(tmp_path / "run", Recipe(name="mine"), resume=False)
+    run = RunReader(tmp_path / "run")
+    assert run.recipe_text == to_toml(Recipe(name="mine"), comments=True)
+    assert run.recipe()["name"] == "mine"
+    assert (len(run.images()), run.usable(), run.skipped(), run.metrics()) == (0, None, {}, [])
+    assert not run.finished
+
+
+def test_images_left_out_are_read_with_their_reason_or_without(tmp_path):
+    RunFolder(tmp_path / "run", Recipe(), resume=False)
+    run = RunReader(tmp_path / "run")
+    strange = os.fsdecode(b"photo-\xff.png")
+    (run.path / "images.json").write_text(json.dumps({"root": "photos", "paths": ["a", "b", strange]}))
+    safetensors.torch.save_file({"ids": torch.tensor([0])}, run.path / "usable.safetensors")
+    skipped = Skipped()
+    skipped.add(strange, "truncated")
+    skipped.write(run.skipped_file)
+    assert run.usable() == [0]
+    assert run.skipped() == {strange: "truncated", "b": "could not be read"}
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"not a run folder.*recipe\.toml"):
+        RunReader(tmp_path)
+    (tmp_path / "recipe.toml").write_text("name = ")
+    with pytest.raises(UserError, match=r"recipe\.toml is not valid TOML"):
+        RunReader(tmp_path).recipe()
