@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode
+from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 
@@ -18,6 +18,7 @@ class HistogramEmbedder:
     name = "histogram"
     fingerprint = "0123456789abcdef"
     dim = 64
+    longest = 2048
 
     def __init__(self) -> None:
         self.embedded: list[str] = []  # every path in the order of embedding
@@ -33,9 +34,15 @@ class HistogramEmbedder:
                 skipped.add(path, bad.reason)
         return vectors
 
-    def pictures(self, pictures: Sequence[Image.Image]) -> np.ndarray:
+    def pictures(
+        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
+    ) -> np.ndarray:
+        parts = [
+            crop_box(one, box) if box else one
+            for one, box in zip(pictures, boxes or [None] * len(pictures), strict=True)
+        ]
         with self._lock:
-            return np.stack([self._vector(one) for one in pictures])
+            return np.stack([self._vector(one) for one in parts])
 
     def _vector(self, picture: Image.Image) -> np.ndarray:
         bins = (np.asarray(picture).reshape(-1, 3) // 64) @ np.array([16, 4, 1])

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
+from insclr.data.views import Fit, plain_view, resized
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe
@@ -43,16 +44,33 @@ def test_at_their_own_size_photos_are_described_one_by_one_as_in_a_batch(
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_scales_are_unit_vectors_averaged_into_a_unit_vector(
+@pytest.mark.parametrize("fit", ["square", "longest"])
+def test_scales_come_from_the_view_of_scale_1_and_are_averaged_into_a_unit_vector(
+    network: DescriptorNetwork, odd_shapes: ImageList, fit: Fit
+) -> None:
+    found = extract(network, odd_shapes, size=48, fit=fit, scales=(1.5, 1.0), workers=0)
+    for i in range(len(odd_shapes)):
+        view = plain_view(Image.open(odd_shapes.file(i)), 48, fit)[None].float()
+        larger = functional.interpolate(view, scale_factor=1.5, mode="bilinear", align_corners=False)
+        with torch.no_grad():
+            alone = functional.normalize(network(view) + network(larger), dim=1)[0]
+        torch.testing.assert_close(found[i], alone, rtol=0, atol=1e-5)
+
+
+def test_a_box_is_cut_from_the_original_and_scaled_with_it(
     network: DescriptorNetwork, odd_shapes: ImageList
 ) -> None:
-    scales = [extract(network, odd_shapes, size=side, fit="square", workers=0) for side in (96, 64)]
-    both = extract(network, odd_shapes, size=64, fit="square", scales=(1.5, 1.0), workers=0)
-    torch.testing.assert_close(both, functional.normalize(scales[0] + scales[1], dim=1))
-    torch.testing.assert_close(both.norm(dim=1), torch.ones(5))
+    # 40 px for the 80 px of the longest side: the box of 32 x 24 becomes 16 x 12.
+    found = extract(
+        network, odd_shapes.subset([0]), size=40, fit="longest", boxes=[(10, 20, 42, 44)], workers=0
+    )
+    crop = Image.open(odd_shapes.file(0)).crop((10, 20, 42, 44))
+    with torch.no_grad():
+        alone = network(resized(_pixels(crop)[0], 12, 16)[None])
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_a_box_is_cropped_first(network: DescriptorNetwork, odd_shapes: ImageList) -> None:
+def test_a_box_fills_a_square_view(network: DescriptorNetwork, odd_shapes: ImageList) -> None:
     found = extract(
         network, odd_shapes.subset([0]), size=32, fit="square", boxes=[(10, 20, 42, 52)], workers=0
     )

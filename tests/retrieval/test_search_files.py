@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from insclr.data.images import list_images
+from insclr.data.decode import decode
+from insclr.data.images import ImageList, list_images
+from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
+from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.embed import ModelEmbedder, embedder_of
+from insclr.retrieval.extract import extract
 from insclr.retrieval.index import index_images
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
@@ -86,14 +91,28 @@ def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
         embedder_of(other)
 
 
-def test_files_and_pictures_in_memory_get_the_same_vectors(small_collection: Path) -> None:
-    from insclr.data.decode import decode
-    from insclr.data.skipped import Skipped
-
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DescriptorRecipe(size=64, fit="square", scales=(1.0,), zoom=0.7),
+        DescriptorRecipe(size=80, fit="longest", scales=(1.5, 1.0, 0.7), zoom=0.0),
+    ],
+    ids=["shipped", "public"],
+)
+def test_files_and_images_in_memory_get_the_same_descriptors(
+    settings: DescriptorRecipe, small_collection: Path, tmp_path: Path
+) -> None:
     torch.set_num_threads(1)
-    embedder = ModelEmbedder(NAME, resolve_model(NAME), workers=0)
-    images = list_images(small_collection).subset([0, 9])
-    files = embedder.files(images, Skipped())
-    pictures = embedder.pictures([decode(images.file(0)), decode(images.file(1))])
-    np.testing.assert_allclose(files, pictures, atol=1e-4)
-    np.testing.assert_allclose(np.linalg.norm(files, axis=1), 1, atol=1e-5)
+    # A large JPEG, which is decoded at a fraction of its size where that suffices.
+    Image.open(small_collection / "thing3-1.png").resize((900, 600)).save(tmp_path / "large.jpg")
+    images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
+    model = resolve_model(NAME)
+    model = replace(model, recipe=replace(model.recipe, descriptor=settings))
+    embedder = ModelEmbedder(NAME, model, workers=0)
+    for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
+        files = extract(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
+        longest = None if boxes[0] else embedder.longest
+        decoded = [decode(images.file(i), longest) for i in range(2)]
+        np.testing.assert_allclose(embedder.pictures(decoded, boxes), files, atol=1e-5)
+        if boxes[0] is None:
+            np.testing.assert_allclose(embedder.files(images, Skipped()), files, atol=1e-5)

@@ -5,7 +5,6 @@ resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or t
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
+
+from insclr.data.decode import Box, crop_box
 
 Fit = Literal["square", "longest"]
 
@@ -39,20 +40,43 @@ def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> T
     return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
 
 
-def looks(image: Image.Image | Tensor, sizes: Sequence[int], fit: Fit, zoom: float = 0.0) -> list[Tensor]:
-    """The views whose descriptors are averaged: the whole picture at every size, and with `zoom` a closer look.
+def descriptor_views(
+    image: Image.Image, size: int, fit: Fit, *, zoom: float = 0.0, box: Box | None = None
+) -> list[Tensor]:
+    """The views at scale 1 whose descriptors are averaged: the whole image, or the part of it inside `box`.
 
-    That one is mirrored: the network has learned to see through both, and two changes at once say more than one.
+    With "longest" a crop is scaled together with its image: its longest side becomes size x max(crop) /
+    max(image), and it is never enlarged (the convention of cnnimageretrieval and of published numbers). With
+    "square" a crop is squashed to size x size like any other view, because a network trained on squares of one
+    size describes small ones badly; published numbers do not use squares. `zoom` adds a mirrored view of that
+    share of each side about the centre, made from the pixels of `image`.
     """
-    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
-    views = [plain_view(pixels, size, fit) for size in sizes]
+    if box is not None:
+        crop = crop_box(image, box)
+        if fit == "longest":
+            size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
+        image = crop
+    pixels = to_pixels(image)
+    views = [plain_view(pixels, size, fit)]
     if zoom:
         _, height, width = pixels.shape
         inner = max(1, round(zoom * height)), max(1, round(zoom * width))
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
         closer = pixels[:, top : top + inner[0], left : left + inner[1]]
-        views += [plain_view(closer, size, fit).flip(2) for size in sizes]
+        views.append(plain_view(closer, size, fit).flip(2))
     return views
+
+
+def at_scale(views: Tensor, scale: float) -> Tensor:
+    """Views (B, 3, H, W) of scale 1 at another scale: bilinear, not antialiased, as cnnimageretrieval does.
+
+    Scale 1 gives the views themselves, every other one float32 pixels.
+    """
+    if scale == 1:
+        return views
+    # The smallest view keeps a pixel: torch rounds sizes down.
+    factors = tuple(max(scale, (1 + 1e-9) / side) for side in views.shape[-2:])
+    return functional.interpolate(views.float(), scale_factor=factors, mode="bilinear", align_corners=False)
 
 
 def augmented_view(

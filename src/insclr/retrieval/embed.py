@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import looks
+from insclr.data.views import at_scale, descriptor_views
 from insclr.model.model_file import Model, resolve_model
-from insclr.retrieval.extract import extract
+from insclr.retrieval.extract import decoded_longest, extract
 from insclr.retrieval.store import StoreInfo
 from insclr.retrieval.store.rows import Vectors
 
@@ -29,12 +30,15 @@ class Embedder(Protocol):
     name: str
     fingerprint: str
     dim: int
+    longest: (
+        int  # longest side at which a whole image is decoded for it; an image with a box is decoded whole
+    )
 
     def files(self, images: ImageList, skipped: Skipped) -> Vectors:
         """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
 
-    def pictures(self, pictures: Sequence[Image.Image]) -> Vectors:
-        """Unit vectors (pictures, dim) of RGB pictures in memory."""
+    def pictures(self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Vectors:
+        """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
 
 
 class ModelEmbedder:
@@ -45,6 +49,7 @@ class ModelEmbedder:
         self.name = str(Path(name).resolve()) if Path(name).exists() else name
         self.fingerprint = model.fingerprint
         self.dim = model.network.dim
+        self.longest = decoded_longest(model.recipe.descriptor.size, model.recipe.descriptor.zoom)
         self._model = model
         self._workers = workers
         # Two at a time: more would only take the cores from each other.
@@ -63,18 +68,18 @@ class ModelEmbedder:
             )
         return np.asarray(found.numpy(), dtype=np.float32)
 
-    def pictures(self, pictures: Sequence[Image.Image]) -> Vectors:
-        """Unit vectors (pictures, dim) of RGB pictures in memory."""
-        descriptor = self._model.recipe.descriptor
+    def pictures(self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Vectors:
+        """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
+        wanted = self._model.recipe.descriptor
         network = self._model.network.eval()
         device = next(network.parameters()).device
-        sizes = [round(descriptor.size * scale) for scale in descriptor.scales]
         vectors = []
         with self._turns, torch.inference_mode():
-            for picture in pictures:
-                views = looks(picture, sizes, descriptor.fit, descriptor.zoom)
-                found = [network(view[None].to(device))[0].float().cpu() for view in views]
-                total = torch.stack(found).sum(0)  # (dim,)
+            for picture, box in zip(pictures, boxes or [None] * len(pictures), strict=True):
+                views = descriptor_views(picture, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
+                stacks = [view[None].to(device) for view in views]
+                found = [network(at_scale(stack, scale))[0] for stack in stacks for scale in wanted.scales]
+                total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
                 vectors.append(functional.normalize(total, dim=0))
         return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
 

@@ -52,7 +52,7 @@ def embed_to_file(model: Model, images: ImageList, out: Path, settings: Descript
     out and listed in `out` + .skipped.csv.
     """
     _check_suffix(out)
-    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    key = _key(model, settings)
     parts = out.with_name(f".{out.name}.parts")
     known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
     for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
@@ -77,6 +77,13 @@ def embed_to_file(model: Model, images: ImageList, out: Path, settings: Descript
     return EmbedSummary(
         out, len(missing) - len(skipped), len(rows) - len(missing) + len(skipped), len(skipped)
     )
+
+
+def _key(model: Model, settings: DescriptorRecipe) -> str:
+    """What a vector depends on besides its image."""
+    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    # Older files have scales resized from the file: their vectors must not be mixed with ours.
+    return key if settings.scales == (1.0,) else f"{key} interpolated"
 
 
 def read_embeddings(file: Path) -> Embeddings:

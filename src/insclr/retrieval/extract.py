@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.decode import BadImage, Box, crop_box, decode
+from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, looks, to_pixels
+from insclr.data.views import Fit, at_scale, descriptor_views
 from insclr.errors import UserError
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
@@ -43,17 +43,18 @@ def extract(
 ) -> Tensor:
     """Unit descriptors (images, dim), or pooled features before the FC, on the CPU.
 
-    A box is cropped before anything else. Each scale's vector and their mean are unit vectors. The row of an
-    unreadable image is zero, and `skipped` says why.
+    The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
+    them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
+    zero, and `skipped` says why.
     """
     skipped = skipped if skipped is not None else Skipped()
     network.eval()
     device = next(network.parameters()).device
     describe = network.pooled if pooled else network
-    views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit, zoom)
+    dataset = _Views(images, boxes, size, fit, zoom)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
-        views,
+        dataset,
         batch_size=None,
         num_workers=workers,
         worker_init_fn=_one_thread,
@@ -63,8 +64,13 @@ def extract(
     channels = network.backbone.channels if pooled else network.dim
     total = torch.zeros(len(images), channels)  # (images, dim)
     with progress_bar(title, len(images)) as bar, torch.inference_mode():
-        for rows, stack in _equal_shapes(loader, images, skipped, batch, bar.advance):
-            total.index_add_(0, torch.tensor(rows), describe(stack.to(device)).float().cpu())
+        # What waits for its batch is no more than fits at the largest scale.
+        pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
+        for rows, stack in _equal_shapes(loader, images, skipped, batch, pending, bar.advance):
+            views = stack.to(device)
+            for scale in scales:
+                found = describe(at_scale(views, scale)).float().cpu()
+                total.index_add_(0, torch.tensor(rows), found)
     return functional.normalize(total, dim=1)
 
 
@@ -106,6 +112,7 @@ def _equal_shapes(
     images: ImageList,
     skipped: Skipped,
     batch: int,
+    pending: float,
     advance: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Group the views of one shape into batches; the fullest group goes first when too many pixels wait."""
@@ -119,7 +126,7 @@ def _equal_shapes(
             waiting[view.shape].append((seen.row, view))
             pixels += view.numel()
             full = len(waiting[view.shape]) >= batch
-            if full or pixels > _PENDING_PIXELS:
+            if full or pixels > pending:
                 shape = view.shape if full else max(waiting, key=lambda s: len(waiting[s]) * s.numel())
                 group = waiting.pop(shape)
                 pixels -= sum(one.numel() for _, one in group)
@@ -137,21 +144,21 @@ class _Seen:
     reason: str = ""
 
 
+def decoded_longest(size: int, zoom: float) -> int:
+    """The longest side that a whole image needs for its views, so that more need not be decoded."""
+    return round(size / (zoom or 1))
+
+
 class _Views(Dataset[_Seen]):
-    """The looks at every image: one a size, and a closer one."""
+    """The views of every image at scale 1."""
 
     def __init__(
-        self,
-        images: ImageList,
-        boxes: Sequence[Box | None] | None,
-        sizes: tuple[int, ...],
-        fit: Fit,
-        zoom: float,
+        self, images: ImageList, boxes: Sequence[Box | None] | None, size: int, fit: Fit, zoom: float
     ) -> None:
         self.images = images
         self.boxes = boxes
-        self.sizes = sizes
-        self.fit = fit
+        self.size = size
+        self.fit: Fit = fit
         self.zoom = zoom
 
     def __len__(self) -> int:
@@ -159,17 +166,13 @@ class _Views(Dataset[_Seen]):
 
     def __getitem__(self, row: int) -> _Seen:
         box = self.boxes[row] if self.boxes is not None else None
+        # A box is given in the pixels of the file: only a whole image may be decoded smaller.
+        longest = None if box else decoded_longest(self.size, self.zoom)
         try:
-            # A box is given in the pixels of the file: only a whole picture may be decoded smaller.
-            image = decode(
-                self.images.file(row), longest=None if box else round(max(self.sizes) / (self.zoom or 1))
-            )
+            image = decode(self.images.file(row), longest)
         except BadImage as bad:
             return _Seen(row, reason=bad.reason)
-        if box:
-            image = crop_box(image, box)
-        pixels = to_pixels(image)
-        return _Seen(row, looks(pixels, self.sizes, self.fit, self.zoom))
+        return _Seen(row, descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box))
 
 
 def _one_thread(_: int) -> None:

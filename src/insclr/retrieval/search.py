@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from insclr.data.decode import BadImage, crop_box, decode
+from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.embed import embedder_of
@@ -16,8 +16,6 @@ from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, Calibration, calibration_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 from insclr.retrieval.store.rows import Ids, Vectors
-
-Box = tuple[float, float, float, float]
 
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
@@ -98,13 +96,13 @@ def search_files(
         embedder = embedder_of(store.info, model, workers=0)
         for i, path in enumerate(images.paths):
             try:
-                picture = decode(images.file(i))
+                image = decode(images.file(i), None if box else embedder.longest)
             except BadImage as bad:
                 if single:
                     raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
                 yield Found(path, error=bad.reason)
                 continue
-            vectors = embedder.pictures([crop_box(picture, box) if box else picture])
+            vectors = embedder.pictures([image], [box])
             yield Found(str(query) if single else path, tuple(search_set(store, vectors, asked)))
     finally:
         store.close()

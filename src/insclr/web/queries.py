@@ -8,14 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from insclr.data.decode import BadImage, crop_box, decode, read_header
+from insclr.data.decode import BadImage, Box, decode, read_header
 from insclr.retrieval.store import Row
 from insclr.retrieval.store.rows import Vectors
 from insclr.web.collection import Collection
-
-Box = tuple[float, float, float, float]
-# A whole picture is never described at more pixels a side than this.
-_LONGEST = 2048
 
 
 class Refused(Exception):
@@ -75,22 +71,24 @@ def embed_queries(
 ) -> Vectors:
     """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
     stored = [one.row for one in rows if one.home is collection and one.box is None]
-    pictures = [_upload_picture(one, fractions, max_pixels) for one in uploads]
-    pictures += [
-        _row_picture(one, fractions) for one in rows if one.home is not collection or one.box is not None
-    ]
+    described = [one for one in rows if one.home is not collection or one.box is not None]
+    longest = collection.embedder.longest
+    decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
+    decoded += [_decoded_row(one, longest) for one in described]
     parts: list[Vectors] = []
     try:
         if stored:
             parts.append(collection.vectors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
-    if pictures:
-        parts.append(collection.embedder.pictures(pictures))
+    if decoded:
+        given = [one.box for one in uploads] + [one.box for one in described]
+        boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
+        parts.append(collection.embedder.pictures(decoded, boxes))
     return np.concatenate(parts)
 
 
-def _upload_picture(query: UploadQuery, fractions: bool, max_pixels: int) -> Image.Image:
+def _decoded_upload(query: UploadQuery, longest: int, max_pixels: int) -> Image.Image:
     try:
         header = read_header(io.BytesIO(query.content))
         if header.width * header.height > max_pixels:
@@ -99,24 +97,23 @@ def _upload_picture(query: UploadQuery, fractions: bool, max_pixels: int) -> Ima
                 f"the picture has {header.width} x {header.height} pixels, more than the "
                 f"{max_pixels / 1e6:g} megapixels that are accepted: make it smaller",
             )
-        picture = decode(io.BytesIO(query.content), None if query.box else _LONGEST)
+        return decode(io.BytesIO(query.content), None if query.box else longest)
     except BadImage as bad:
         status = 413 if bad.reason.startswith("too large") else 415
         raise Refused(status, f"the upload cannot be used as a picture: {bad.reason}") from bad
-    return _part(picture, query.box, fractions)
 
 
-def _row_picture(query: RowQuery, fractions: bool) -> Image.Image:
+def _decoded_row(query: RowQuery, longest: int) -> Image.Image:
     try:
-        picture = decode(query.home.file(query.row), None if query.box else _LONGEST)
+        return decode(query.home.file(query.row), None if query.box else longest)
     except BadImage as bad:
         raise Refused(404, f"{query.row.picture.path} cannot be read: {bad.reason}") from bad
-    return _part(picture, query.box, fractions)
 
 
-def _part(picture: Image.Image, box: Box | None, fractions: bool) -> Image.Image:
+def _box_in_pixels(box: Box | None, picture: Image.Image, fractions: bool) -> Box | None:
+    """The part of the box that lies inside the picture, at least a pixel of it."""
     if box is None:
-        return picture
+        return None
     left, top, right, bottom = box
     if fractions:
         left, right = left * picture.width, right * picture.width
@@ -128,4 +125,4 @@ def _part(picture: Image.Image, box: Box | None, fractions: bool) -> Image.Image
     # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
     left, top = min(max(left, 0), picture.width - 1), min(max(top, 0), picture.height - 1)
     right, bottom = min(max(right, left + 1), picture.width), min(max(bottom, top + 1), picture.height)
-    return crop_box(picture, (left, top, right, bottom))
+    return left, top, right, bottom
