@@ -21,6 +21,7 @@ from insclr.retrieval.extract import extract
 from insclr.retrieval.index import index_images
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
+from insclr.web.server import open_collections
 
 NAME = "pretrained:efficientnet_lite0"
 
@@ -89,6 +90,16 @@ def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
     other = StoreInfo(info.model, "0" * 16, info.dim, info.root)
     with pytest.raises(UserError, match="another model"):
         embedder_of(other)
+
+
+def test_queries_are_described_on_the_device_that_is_named(store: Path, small_collection: Path) -> None:
+    photo = small_collection / "thing3-1.png"
+    (found,) = search_files(store, photo, Search(top=1), device="cpu")
+    assert found.matches[0].path == "thing3-1.png"
+    with pytest.raises(UserError, match="no device 'gpu'"):
+        list(search_files(store, photo, Search(top=1), device="gpu"))
+    with pytest.raises(UserError, match="no device 'gpu'"):
+        open_collections([store], device="gpu")
 
 
 @pytest.mark.parametrize(

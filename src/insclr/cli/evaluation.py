@@ -26,6 +26,7 @@ ModelName = Annotated[
 ]
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -37,14 +38,17 @@ def embed(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
+    from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.embeddings import embed_to_file
     from insclr.retrieval.extract import descriptor_settings
 
     found = resolve_model(model)
+    place(found.network, device)
     settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
     summary = embed_to_file(found, list_images(images), out, settings)
     typer.echo(summary)
@@ -70,6 +74,7 @@ def evaluate(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
@@ -81,6 +86,7 @@ def evaluate(
         require_images,
     )
     from insclr.evaluation.protocols import load_protocol
+    from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.extract import describe, descriptor_settings
     from insclr.retrieval.rerank import rerank as find_reranker
@@ -93,6 +99,7 @@ def evaluate(
         require_images(truth, allow_missing=allow_missing)
     benchmark = load_protocol(protocol, root, ground_truth) if root is not None and protocol else None
     found = resolve_model(model)
+    place(found.network, device)
     settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
     result: LabelResult | ProtocolResult
     if truth is not None:
@@ -125,6 +132,7 @@ def compare(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
@@ -133,6 +141,7 @@ def compare(
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels, require_images
+    from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.extract import describe, descriptor_settings
 
@@ -143,6 +152,7 @@ def compare(
     results = {}
     for name in models:
         found = resolve_model(name)
+        place(found.network, device)
         settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
         vectors = describe(found, truth.images, settings, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)

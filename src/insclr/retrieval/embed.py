@@ -15,6 +15,7 @@ from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.data.views import at_scale, descriptor_views
+from insclr.model.device import describing_autocast, device_of, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.extract import decoded_longest, extract
 from insclr.retrieval.store import StoreInfo
@@ -72,9 +73,9 @@ class ModelEmbedder:
         """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
         wanted = self._model.recipe.descriptor
         network = self._model.network.eval()
-        device = next(network.parameters()).device
+        device = device_of(network)
         vectors = []
-        with self._turns, torch.inference_mode():
+        with self._turns, torch.inference_mode(), describing_autocast(device):
             for picture, box in zip(pictures, boxes or [None] * len(pictures), strict=True):
                 views = descriptor_views(picture, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
                 stacks = [view[None].to(device) for view in views]
@@ -84,9 +85,11 @@ class ModelEmbedder:
         return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
 
 
-def embedder_of(info: StoreInfo, model: str = "", workers: int = -1) -> ModelEmbedder:
+def embedder_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelEmbedder:
     """The embedder for queries to a store: its own model, or `model` where that has moved."""
     name = model or info.model
-    embedder = ModelEmbedder(name, resolve_model(name), workers)
+    found = resolve_model(name)
+    place(found.network, device)
+    embedder = ModelEmbedder(name, found, workers)
     info.refuse_other_model(embedder.fingerprint, "searched here")
     return embedder

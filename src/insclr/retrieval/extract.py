@@ -17,6 +17,7 @@ from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, at_scale, descriptor_views
 from insclr.errors import UserError
+from insclr.model.device import describing_autocast, describing_batch, device_of
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
@@ -35,7 +36,7 @@ def extract(
     scales: Sequence[float] = (1.0,),
     zoom: float = 0.0,
     boxes: Sequence[Box | None] | None = None,
-    batch: int = 32,
+    batch: int = 0,
     workers: int = -1,
     skipped: Skipped | None = None,
     pooled: bool = False,
@@ -45,11 +46,12 @@ def extract(
 
     The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
     them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
-    zero, and `skipped` says why.
+    zero, and `skipped` says why. `batch` 0 is what suits the network's device.
     """
     skipped = skipped if skipped is not None else Skipped()
     network.eval()
-    device = next(network.parameters()).device
+    device = device_of(network)
+    batch = batch or describing_batch(device)
     describe = network.pooled if pooled else network
     dataset = _Views(images, boxes, size, fit, zoom)
     workers = default_workers() if workers < 0 else workers
@@ -63,7 +65,7 @@ def extract(
     )
     channels = network.backbone.channels if pooled else network.dim
     total = torch.zeros(len(images), channels)  # (images, dim)
-    with progress_bar(title, len(images)) as bar, torch.inference_mode():
+    with progress_bar(title, len(images)) as bar, torch.inference_mode(), describing_autocast(device):
         # What waits for its batch is no more than fits at the largest scale.
         pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
         for rows, stack in _equal_shapes(loader, images, skipped, batch, pending, bar.advance):

@@ -82,7 +82,13 @@ class Found:
 
 
 def search_files(
-    uri: str | Path, query: Path, asked: Search, *, box: Box | None = None, model: str = ""
+    uri: str | Path,
+    query: Path,
+    asked: Search,
+    *,
+    box: Box | None = None,
+    model: str = "",
+    device: str = "auto",
 ) -> Iterator[Found]:
     """Search the store at `uri` for a photo, or for every photo of a folder or list, one after the other.
 
@@ -93,7 +99,7 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        embedder = embedder_of(store.info, model, workers=0)
+        embedder = embedder_of(store.info, model, workers=0, device=device)
         for i, path in enumerate(images.paths):
             try:
                 image = decode(images.file(i), None if box else embedder.longest)

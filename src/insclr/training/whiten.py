@@ -37,6 +37,7 @@ def whiten_model(
         skipped=skipped,
         pooled=True,
     )
+    network.cpu()  # what is left is small
     readable = [i for i, path in enumerate(images.paths) if path not in skipped]
     with torch.no_grad():
         features = network.fc(pooled[readable]) if network.fc is not None else pooled[readable]

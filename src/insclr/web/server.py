@@ -78,7 +78,9 @@ def _explain_errors(app: "FastAPI") -> None:
         return JSONResponse({"detail": str(error)}, status_code=400)
 
 
-def open_collections(uris: Sequence[str | Path], models: Sequence[str] = ()) -> list["Collection"]:
+def open_collections(
+    uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto"
+) -> list["Collection"]:
     """The collections of one store, or of two: the first is shown as "after", the second as "before"."""
     from insclr.retrieval.embed import embedder_of
     from insclr.retrieval.store import open_store
@@ -91,7 +93,7 @@ def open_collections(uris: Sequence[str | Path], models: Sequence[str] = ()) -> 
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
         store = open_store(uri)
         model = models[place] if place < len(models) else ""
-        found.append(Collection(title, store, embedder_of(store.info, model, workers=0)))
+        found.append(Collection(title, store, embedder_of(store.info, model, workers=0, device=device)))
     return found
 
 
