@@ -15,10 +15,10 @@ from insclr.errors import UserError
 from insclr.evaluation.metrics import Ranks, Vectors, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
+from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar
 from insclr.retrieval.embeddings import read_embeddings
 from insclr.retrieval.rerank import Reranker, rank
-from insclr.retrieval.rerank.ranking import hide, score_blocks
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 LISTED = 20  # missing images named in an error
@@ -197,10 +197,10 @@ def _by_score(task: _Task, top: Ids) -> Iterator[Ranks]:
     own, found = task.own(), task.instances[task.index]
     members = {int(i): np.flatnonzero(found == i) for i in np.unique(task.instances[task.queries])}
     shown = min(top.shape[1], len(task.index) - int((own >= 0).any()))
-    for block, scores in score_blocks(task.vectors[task.queries], task.database):
-        hide(scores, own[block])
-        top[block, :shown] = task.index[torch.from_numpy(scores).topk(shown).indices.numpy()]
-        positives = []
+    queries, database = torch.from_numpy(task.vectors[task.queries]), torch.from_numpy(task.database)
+    for block, products in score_blocks(queries, database, own=torch.from_numpy(own)):
+        top[block, :shown] = task.index[largest(products, shown)[1].numpy()]
+        scores, positives = products.numpy(), []
         for row, query in enumerate(task.queries[block]):
             columns = members[int(task.instances[query])]
             columns = columns[columns != own[block][row]]

@@ -104,7 +104,7 @@ def read_embeddings(file: Path) -> Embeddings:
             table.schema.metadata[b"insclr"].decode(),
             tuple(table["path"].to_pylist()),
             stamps,
-            vectors.flatten().to_numpy().reshape(len(vectors), -1),
+            np.array(vectors.flatten()).reshape(len(vectors), -1),
         )
     except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise UserError(f"{file} is not a descriptor file that insclr embed wrote ({error}).") from error

@@ -7,7 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from insclr.retrieval.rerank.ranking import Ids, Vectors, score_blocks
+from insclr.neighbours.exact import nearest_rows
+from insclr.retrieval.rerank.ranking import Ids, Vectors
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,12 +46,10 @@ class NeighbourGraph:
     def rows(self, database: Vectors, ids: Ids) -> tuple[Ids, Vectors]:
         """Neighbours (rows, k) of the rows `ids` and their inner products (rows, k)."""
         missing = np.unique(ids[~self._known[ids]])
-        for block, scores in score_blocks(database[missing], database):
-            rows = missing[block]
-            scores[np.arange(len(rows)), rows] = -np.inf
-            best = torch.from_numpy(scores).topk(self.k, dim=1)
-            self._ids[rows], self._scores[rows] = best.indices.numpy(), best.values.numpy()
-            self._known[rows] = True
+        if len(missing):
+            found = nearest_rows(torch.from_numpy(database), torch.from_numpy(missing), self.k)
+            self._scores[missing], self._ids[missing] = (part.numpy() for part in found)
+            self._known[missing] = True
         return self._ids[ids].astype(np.int64), self._scores[ids]
 
 
