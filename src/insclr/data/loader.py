@@ -19,7 +19,7 @@ from insclr.data.cache import DecodedCache
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, augmented_view, plain_view, to_pixels
+from insclr.data.views import augmented_view, plain_view, to_pixels
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -37,11 +37,6 @@ class ViewSpec:
     augmented_size: int = 224
     plain: bool = True
     augmented: int = 1
-    fit: Fit = "square"
-
-    def __post_init__(self) -> None:
-        if self.fit != "square":
-            raise ValueError("views of different shapes do not stack: a batch takes fit='square' only")
 
     @property
     def longest(self) -> int:
@@ -159,7 +154,7 @@ class _Batches(Dataset[_Made]):
             if pixels is None:
                 return _Made(None, failures)
             if views.plain:
-                plain[position] = plain_view(pixels, large, views.fit)
+                plain[position] = plain_view(pixels, large)
             generator = seeded(key)
             for v in range(views.augmented):
                 augmented[v, position] = augmented_view(pixels, small, generator)

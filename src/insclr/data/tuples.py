@@ -1,7 +1,5 @@
 """Training tuples: a random anchor with its N_b top-ranked neighbours (paper, Setup for training samples)."""
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +8,7 @@ from insclr.errors import UserError
 
 
 class TupleSampler:
-    """Batches of T tuples as image ids (T, 1 + N_b), for ever; every image is an anchor once an epoch.
+    """Batches of T tuples as image ids (T, 1 + N_b), without end; every image is an anchor once an epoch.
 
     Batch n depends on the seed and n alone, so a resumed run or a worker that prefetches needs no replay.
     An epoch that ends inside a batch goes on with the next one's first anchors.
@@ -37,7 +35,6 @@ class TupleSampler:
         self._mined = mined
         self._tuples = tuples
         self._seed = seed
-        self._next = 0
         self._order: dict[int, Tensor] = {}  # the anchors of the latest epochs
 
     def step(self, n: int) -> Tensor:
@@ -58,25 +55,6 @@ class TupleSampler:
         rank = torch.arange(mined.shape[1], dtype=order.dtype).expand_as(order)
         columns = torch.where(mined, order, rank).argsort(dim=1)[:, : self._neighbours.shape[1]]
         return self._pool_ids[anchors].gather(1, columns).long()
-
-    def __iter__(self) -> Iterator[Tensor]:
-        while True:
-            batch = self.step(self._next)
-            self._next += 1
-            yield batch
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the iteration stands."""
-        return {"seed": self._seed, "tuples": self._tuples, "next": self._next}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where a checkpoint stood."""
-        if (state["seed"], state["tuples"]) != (self._seed, self._tuples):
-            raise UserError(
-                f"The checkpoint was made with seed {state['seed']} and {state['tuples']} tuples a batch, "
-                f"this run has seed {self._seed} and {self._tuples}. Resume with the first run's settings."
-            )
-        self._next = state["next"]
 
     def _anchors(self, epoch: int) -> Tensor:
         if epoch not in self._order:

@@ -75,11 +75,6 @@ class RetrievalProtocol:
             boxes=boxes,
         )
 
-    def with_distractors(self, images: ImageList) -> "RetrievalProtocol":
-        """More images that are right for no query, behind the database so that its row numbers stay."""
-        paths = tuple(os.path.relpath(images.file(i), self.database.root) for i in range(len(images)))
-        return replace(self, database=ImageList(self.database.root, self.database.paths + paths))
-
 
 def trapezoid_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
     """mAP and mP@1/5/10 of whole rankings, junk removed: Oxford, Paris, their revisited forms, INSTRE."""

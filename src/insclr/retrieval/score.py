@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from insclr.retrieval.store import Store
 from insclr.retrieval.store.rows import Ids, Vectors
@@ -101,7 +102,7 @@ def calibrate(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -> Cali
     at = np.array([pair_similarities[part].mean() for part in bins])
     share = np.array([overlaps[part].mean() for part in bins])
     scores = np.clip((share - strangers) / max(same - strangers, 1e-6), 0.0, 0.99)
-    return _line(at, _rising(scores), unlike, rows=len(ids), pairs=len(pairs))
+    return _line(at, isotonic_regression(scores).x, unlike, rows=len(ids), pairs=len(pairs))
 
 
 def _nearest(store: Store, ids: Ids, top: int) -> tuple[Ids, Vectors]:
@@ -156,17 +157,6 @@ def _strangers(
     overlap = float(np.mean([_overlap(lists[a], lists[b]) for a, b in pairs])) if pairs else 0.0
     products = (store.vectors(queries) * store.vectors(shuffled)).sum(1)[different]
     return overlap, float(np.median(products)) if len(products) else 0.0
-
-
-def _rising(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest line that never falls: neighbours that fall are pooled until none does."""
-    blocks: list[list[float]] = []  # [mean, width]
-    for value in values.tolist():
-        blocks.append([value, 1.0])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (low, n), (high, m) = blocks[-2:]
-            blocks[-2:] = [[(low * n + high * m) / (n + m), n + m]]
-    return np.repeat([mean for mean, _ in blocks], [int(width) for _, width in blocks])
 
 
 def _line(

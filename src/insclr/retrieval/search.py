@@ -1,6 +1,6 @@
 """From query vectors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,22 +114,14 @@ def search_files(
         store.close()
 
 
-def search_each(
-    store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()
-) -> list[list[Match]]:
-    """Every query on its own: the matches of each, best first, without the rows `leave_out`."""
-    return [search_set(store, query[None], asked, leave_out) for query in queries]
-
-
-def search_set(store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()) -> list[Match]:
+def search_set(store: Store, queries: Vectors, asked: Search) -> list[Match]:
     """All queries together, as pictures of one thing (the paper's query set): mean or max of similarities."""
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
-    ids, similarities = _nearest(store, queries, wanted + len(leave_out), where, asked.aggregate)
-    kept = ~np.isin(ids, np.array(leave_out, dtype=np.int64)) & (ids >= 0)
-    ids, similarities = ids[kept][:wanted], similarities[kept][:wanted]
+    ids, similarities = _nearest(store, queries, wanted, where, asked.aggregate)
+    ids, similarities = ids[ids >= 0], similarities[ids >= 0]
     if asked.rerank:
         ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
     return _matches(store, ids, similarities, asked, calibration_of(store))
