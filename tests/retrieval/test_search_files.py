@@ -21,7 +21,7 @@ from insclr.retrieval.extract import extract
 from insclr.retrieval.index import index_images
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
-from insclr.web.server import open_collections
+from insclr.web.server import open_served
 
 NAME = "pretrained:efficientnet_lite0"
 
@@ -99,7 +99,7 @@ def test_queries_are_described_on_the_device_that_is_named(store: Path, small_co
     with pytest.raises(UserError, match="no device 'gpu'"):
         list(search_files(store, photo, Search(top=1), device="gpu"))
     with pytest.raises(UserError, match="no device 'gpu'"):
-        open_collections([store], device="gpu")
+        open_served([store], device="gpu")
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,14 @@ def serve(
     device: Device = "auto",
 ) -> None:
     """Search by photo in the browser."""
-    from insclr.web.server import open_collections
+    from insclr.web.server import open_served
     from insclr.web.server import serve as serve_page
     from insclr.web.settings import ServeSettings
 
     settings = ServeSettings(host=host, port=port, token=token)
-    collections = open_collections([store, *([before] if before else [])], [model], device)
+    stores = open_served([store, *([before] if before else [])], [model], device)
     typer.echo(f"open {settings.address} (Ctrl-C stops it)")
-    serve_page(collections, settings)
+    serve_page(stores, settings)
 
 
 def _parse_box(text: str) -> "Box":

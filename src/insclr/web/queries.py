@@ -1,4 +1,4 @@
-"""From what a request brings (uploads, rows, boxes) to query vectors of a collection."""
+"""From what a request brings (uploads, rows, boxes) to query vectors for a store."""
 
 import io
 import math
@@ -11,23 +11,14 @@ from PIL import Image
 from insclr.data.decode import BadImage, Box, decode, read_header
 from insclr.retrieval.store import Row
 from insclr.retrieval.store.rows import Vectors
-from insclr.web.collection import Collection
-
-
-class Refused(Exception):
-    """A request that cannot be served: the HTTP status and what to tell the person."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
+from insclr.web.served import Refused, Served, ServedStore
 
 
 @dataclass(frozen=True)
 class RowQuery:
-    """A row of some collection as a query, perhaps only the part of its picture in a box."""
+    """A row of some store as a query, perhaps only the part of its picture in a box."""
 
-    home: Collection
+    home: ServedStore
     row: Row
     box: Box | None
 
@@ -61,8 +52,17 @@ def _parse_box(text: str) -> Box | None:
     return left, top, right, bottom
 
 
+def parse_row(served: Served, ref: str, box: Box | None) -> RowQuery:
+    """The row that `STORE:ID` names."""
+    number, _, id_ = ref.partition(":")
+    if not (number.isdecimal() and id_.isdecimal() and ref.isascii() and len(ref) <= 22):
+        raise Refused(422, f"{ref[:40]!r} names no row: give STORE:ID")
+    home = served.store(int(number))
+    return RowQuery(home, home.row(int(id_)), box)
+
+
 def embed_queries(
-    collection: Collection,
+    store: ServedStore,
     uploads: Sequence[UploadQuery],
     rows: Sequence[RowQuery],
     *,
@@ -70,21 +70,21 @@ def embed_queries(
     max_pixels: int,
 ) -> Vectors:
     """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
-    stored = [one.row for one in rows if one.home is collection and one.box is None]
-    described = [one for one in rows if one.home is not collection or one.box is not None]
-    longest = collection.embedder.longest
+    stored = [one.row for one in rows if one.home is store and one.box is None]
+    described = [one for one in rows if one.home is not store or one.box is not None]
+    longest = store.embedder.longest
     decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
     decoded += [_decoded_row(one, longest) for one in described]
     parts: list[Vectors] = []
     try:
         if stored:
-            parts.append(collection.vectors_of(stored))
+            parts.append(store.vectors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
     if decoded:
         given = [one.box for one in uploads] + [one.box for one in described]
         boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
-        parts.append(collection.embedder.pictures(decoded, boxes))
+        parts.append(store.embedder.pictures(decoded, boxes))
     return np.concatenate(parts)
 
 

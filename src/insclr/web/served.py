@@ -1,8 +1,9 @@
-"""A store as the page sees it: searched by pictures and rows, shown as thumbnails."""
+"""The stores as the page sees them: searched by pictures and rows, shown as thumbnails."""
 
 import io
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,23 @@ from insclr.retrieval.embed import Embedder
 from insclr.retrieval.score import calibration_of
 from insclr.retrieval.store import Row, Store
 from insclr.retrieval.store.rows import Vectors
+from insclr.web.settings import ServeSettings
 
 THUMBNAIL = 320
 PREVIEW = 1600
 _LARGEST_ID = 2**63 - 1
 
 
-class Collection:
+class Refused(Exception):
+    """A request that cannot be served: the HTTP status and what to tell the person."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class ServedStore:
     """One store with the embedder of its model and a title for people."""
 
     def __init__(self, title: str, store: Store, embedder: Embedder) -> None:
@@ -29,10 +40,12 @@ class Collection:
         self.store = store
         self.embedder = embedder
 
-    def row(self, id_: int) -> Row | None:
-        """The row of this id, None when there is none."""
+    def row(self, id_: int) -> Row:
+        """The row of this id; Refused when there is none."""
         found = self.store.rows([id_]) if 0 <= id_ <= _LARGEST_ID else []
-        return found[0] if found else None
+        if not found:
+            raise Refused(404, f"there is no row {id_} in this store")
+        return found[0]
 
     def file(self, row: Row) -> Path:
         """Where the picture of a row is: the only way from a request to the disk."""
@@ -70,6 +83,20 @@ class Collection:
     def name(self) -> str:
         """The last part of the store's address."""
         return os.path.basename(self.store.uri.rstrip("/")) or self.store.uri  # noqa: PTH119 (may be an address)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Everything that a server offers: one store, or two to compare, and what it accepts."""
+
+    stores: tuple[ServedStore, ...]
+    settings: ServeSettings
+
+    def store(self, number: int) -> ServedStore:
+        """The store of this number; Refused when there is none."""
+        if number >= len(self.stores):
+            raise Refused(404, f"there is no store {number}: this server has {len(self.stores)}")
+        return self.stores[number]
 
 
 def _jpeg(source: Path, side: int, quality: int) -> bytes:
