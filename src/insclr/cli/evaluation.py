@@ -1,6 +1,7 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
     from insclr.evaluation.results import LabelResult, ProtocolResult
+    from insclr.model.model_file import Model
 
 
 class Unit(StrEnum):
@@ -42,16 +44,10 @@ def embed(
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
     from insclr.retrieval.embeddings import embed_to_file
-    from insclr.retrieval.extract import descriptor_settings
 
-    found = resolve_model(model)
-    place(found.network, device)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    summary = embed_to_file(found, list_images(images), out, settings)
-    typer.echo(summary)
+    found = _load(model, size, fit, scales, device)
+    typer.echo(embed_to_file(found, list_images(images), out, found.recipe.descriptor))
 
 
 @app.command()
@@ -86,30 +82,27 @@ def evaluate(
         require_images,
     )
     from insclr.evaluation.protocols import load_protocol
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.extract import describe
     from insclr.retrieval.rerank import rerank as find_reranker
 
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
     reranker = find_reranker(rerank) if rerank else None
-    truth = read_labels(labels) if labels else None
-    if truth is not None:
-        require_images(truth, allow_missing=allow_missing)
-    benchmark = load_protocol(protocol, root, ground_truth) if root is not None and protocol else None
-    found = resolve_model(model)
-    place(found.network, device)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
     result: LabelResult | ProtocolResult
-    if truth is not None:
-        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+    # What can be wrong with the truth is told before the model is loaded.
+    if labels is not None:
+        truth = read_labels(labels)
+        require_images(truth, allow_missing=allow_missing)
+        found = _load(model, size, fit, scales, device)
+        vectors = describe(found, truth.images, boxes=truth.boxes)
         result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     else:
-        assert benchmark is not None
+        assert root is not None
+        benchmark = load_protocol(protocol, root, ground_truth)
+        found = _load(model, size, fit, scales, device)
         result = evaluate_protocol(
             benchmark,
-            lambda images, boxes: describe(found, images, settings, boxes=boxes),
+            lambda images, boxes: describe(found, images, boxes=boxes),
             reranker,
             distractors=read_distractors(distractors) if distractors else None,
             allow_missing=allow_missing,
@@ -141,9 +134,7 @@ def compare(
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.extract import describe
 
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError("Name two or more different models to compare.")
@@ -151,10 +142,7 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        found = resolve_model(name)
-        place(found.network, device)
-        settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+        vectors = describe(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
@@ -162,6 +150,18 @@ def compare(
     if page:
         write_compare_page(comparison, page, models[0], models[-1])
         typer.echo(f"page    {page}")
+
+
+def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
+    """The model on its device; its recipe says how images are described, with the user's changes."""
+    from insclr.model.device import place
+    from insclr.model.model_file import resolve_model
+    from insclr.retrieval.extract import descriptor_settings
+
+    found = resolve_model(name)
+    place(found.network, device)
+    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
+    return replace(found, recipe=replace(found.recipe, descriptor=settings))
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:
