@@ -18,7 +18,7 @@ import numpy as np
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.retrieval.embeddings import read_embeddings
+from insclr.retrieval.descriptor_file import read_descriptors
 from insclr.retrieval.rerank import RERANKERS, Vectors, rank
 
 
@@ -54,7 +54,7 @@ def labelled(vectors_file: Path, labels_file: Path, names: list[str]) -> None:
 
 def read_vectors(file: Path) -> tuple[tuple[str, ...], Vectors]:
     try:
-        held = read_embeddings(file)
+        held = read_descriptors(file)
     except UserError:
         with np.load(file) as plain:
             return tuple(plain["paths"].tolist()), plain["vectors"]

@@ -28,7 +28,7 @@ def small_roxford(root, missing=()):
     return load_protocol("roxford5k", root)
 
 
-class Embedder:
+class Describer:
     """Vectors that rank the database as in RANKING for every query; keeps what it was asked."""
 
     def __init__(self, unreadable=()):
@@ -45,7 +45,7 @@ class Embedder:
 
 
 def test_settings_boxes_and_json(tmp_path):
-    embed = Embedder()
+    embed = Describer()
     result = evaluate_protocol(small_roxford(tmp_path), embed)
     assert embed.asked[0] == (("jpg/query_a.jpg", "jpg/query_b.jpg"), ((0, 0, 4, 4),) * 2)
     assert embed.asked[1][1] is None
@@ -59,7 +59,7 @@ def test_settings_boxes_and_json(tmp_path):
 
 def test_missing_images_are_listed_counted_and_refused(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_3", "query_b"))
-    embed = Embedder()
+    embed = Describer()
     with pytest.raises(UserError, match=r"2 of 12 images") as error:
         evaluate_protocol(protocol, embed)
     assert "image_3.jpg" in str(error.value)
@@ -70,12 +70,12 @@ def test_missing_images_are_listed_counted_and_refused(tmp_path):
 
 def test_unreadable_images_are_refused_as_well(tmp_path):
     with pytest.raises(UserError, match=r"1 of 12 images are missing or unreadable:\n.*image_9"):
-        evaluate_protocol(small_roxford(tmp_path), Embedder(unreadable=("image_9",)))
+        evaluate_protocol(small_roxford(tmp_path), Describer(unreadable=("image_9",)))
 
 
 def test_allowed_missing_and_unreadable_images_are_taken_out(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_3", "query_b"))
-    result = evaluate_protocol(protocol, Embedder(unreadable=("image_9",)), allow_missing=True)
+    result = evaluate_protocol(protocol, Describer(unreadable=("image_9",)), allow_missing=True)
     assert (result.queries, result.images, len(result.missing)) == (1, 8, 3)
     # Without images 3 and 9, easy is image 1 alone, and all before it are junk.
     assert result.scores["easy"].means["map"] == 1.0
@@ -84,7 +84,7 @@ def test_allowed_missing_and_unreadable_images_are_taken_out(tmp_path):
 
 def test_a_setting_without_positives_has_no_number(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_5", "image_8"))
-    told = evaluate_protocol(protocol, Embedder(), allow_missing=True).to_json()
+    told = evaluate_protocol(protocol, Describer(), allow_missing=True).to_json()
     assert told["hard"] == {"map": None, "mp@1": None, "mp@5": None, "mp@10": None, "queries": 0}
     assert told["easy"]["queries"] == 2
 
@@ -92,19 +92,19 @@ def test_a_setting_without_positives_has_no_number(tmp_path):
 def test_no_query_left_is_an_error_even_when_missing_is_allowed(tmp_path):
     protocol = small_roxford(tmp_path, missing=("query_a", "query_b"))
     with pytest.raises(UserError, match="none of the 2 query images"):
-        evaluate_protocol(protocol, Embedder(), allow_missing=True)
+        evaluate_protocol(protocol, Describer(), allow_missing=True)
 
 
 def test_distractor_descriptors_follow_the_database(tmp_path):
     protocol = small_roxford(tmp_path)
     nearest = np.array([[1.0, 0.0]], dtype=np.float32)
-    result = evaluate_protocol(protocol, Embedder(), distractors=nearest)
+    result = evaluate_protocol(protocol, Describer(), distractors=nearest)
     assert result.images == 11
     # Every easy positive falls back by one place: ranks 1 and 3 instead of 0 and 2.
     expected = ((0 / 1 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2
     assert result.scores["easy"].means["map"] == pytest.approx(expected)
     with pytest.raises(UserError, match="3 dimensions"):
-        evaluate_protocol(protocol, Embedder(), distractors=np.ones((2, 3), dtype=np.float32))
+        evaluate_protocol(protocol, Describer(), distractors=np.ones((2, 3), dtype=np.float32))
 
 
 def test_distractor_files(tmp_path):
@@ -125,6 +125,6 @@ def test_re_ranking_changes_the_order(tmp_path):
     def backwards(_queries, _database, ranking):
         return Ranking(ranking.ids[:, ::-1], -ranking.scores[:, ::-1])
 
-    plain, turned = (evaluate_protocol(protocol, Embedder(), r) for r in (None, backwards))
+    plain, turned = (evaluate_protocol(protocol, Describer(), r) for r in (None, backwards))
     assert turned.scores["easy"].means["map"] < plain.scores["easy"].means["map"]
-    evaluate_protocol(protocol, Embedder(), rerank("aqe"))
+    evaluate_protocol(protocol, Describer(), rerank("aqe"))

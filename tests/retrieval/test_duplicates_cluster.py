@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histogram_embedder import HistogramEmbedder, draw_things
+from histogram_describer import HistogramDescriber, draw_things
 from PIL import Image
 
 from insclr.data.images import list_images
@@ -19,7 +19,7 @@ from insclr.retrieval.store import Picture, Store, StoreInfo, create_store, open
 
 
 def indexed(images: Path) -> Store:
-    index_images(HistogramEmbedder(), list_images(images), images.parent / "store")
+    index_images(HistogramDescriber(), list_images(images), images.parent / "store")
     return open_store(images.parent / "store")
 
 

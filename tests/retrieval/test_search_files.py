@@ -16,8 +16,8 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
 from insclr.recipe import DescriptorRecipe
-from insclr.retrieval.embed import ModelEmbedder, embedder_of
-from insclr.retrieval.extract import extract
+from insclr.retrieval.describe import describe_with
+from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import index_images
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
@@ -29,8 +29,8 @@ NAME = "pretrained:efficientnet_lite0"
 @pytest.fixture(scope="module")
 def store(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed") / "store"
-    embedder = ModelEmbedder(NAME, resolve_model(NAME), workers=0)
-    report = index_images(embedder, list_images(small_collection / "labels.csv"), folder)
+    describer = ModelDescriber(NAME, resolve_model(NAME), workers=0)
+    report = index_images(describer, list_images(small_collection / "labels.csv"), folder)
     assert report.added == report.total == 48
     return folder
 
@@ -89,7 +89,7 @@ def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
     assert info.model == NAME
     other = StoreInfo(info.model, "0" * 16, info.dim, info.root)
     with pytest.raises(UserError, match="another model"):
-        embedder_of(other)
+        describer_of(other)
 
 
 def test_queries_are_described_on_the_device_that_is_named(store: Path, small_collection: Path) -> None:
@@ -119,11 +119,11 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
     model = replace(model, recipe=replace(model.recipe, descriptor=settings))
-    embedder = ModelEmbedder(NAME, model, workers=0)
+    describer = ModelDescriber(NAME, model, workers=0)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
-        files = extract(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
-        longest = None if boxes[0] else embedder.longest
+        files = describe_with(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
+        longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
-        np.testing.assert_allclose(embedder.pictures(decoded, boxes), files, atol=1e-5)
+        np.testing.assert_allclose(describer.pictures(decoded, boxes), files, atol=1e-5)
         if boxes[0] is None:
-            np.testing.assert_allclose(embedder.files(images, Skipped()), files, atol=1e-5)
+            np.testing.assert_allclose(describer.files(images, Skipped()), files, atol=1e-5)

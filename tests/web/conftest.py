@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-# The embedder and the pictures of the search tests serve the page's tests too.
+# The describer and the pictures of the search tests serve the page's tests too.
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval"))
 from drawn_store import make_store
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from histogram_embedder import HistogramEmbedder, draw_things
+from histogram_describer import HistogramDescriber, draw_things
 
 from insclr.data.images import list_images
 from insclr.retrieval.index import index_images
@@ -16,6 +16,6 @@ def make_store(folder: Path, title: str = "Search", things: int = 6, views: int 
     lines = [f"{path},{path.split('/')[0]},{2000 + i}" for i, path in enumerate(paths)]
     table = folder / "images" / "list.csv"
     table.write_text("path,thing,year\n" + "\n".join(lines) + "\n")
-    embedder = HistogramEmbedder()
-    index_images(embedder, list_images(table), folder / "store")
-    return ServedStore(title, open_store(folder / "store"), embedder)
+    describer = HistogramDescriber()
+    index_images(describer, list_images(table), folder / "store")
+    return ServedStore(title, open_store(folder / "store"), describer)

@@ -340,14 +340,14 @@ def test_many_searches_at_once_give_the_same_answers(client: TestClient, collect
 def test_new_rows_show_up_without_a_restart(
     client: TestClient, collection: ServedStore, tmp_path: Path
 ) -> None:
-    from histogram_embedder import draw
+    from histogram_describer import draw
 
     from insclr.data.images import list_images
     from insclr.retrieval.index import index_images
 
     client.post("/api/search", files=upload(GOOD))
     draw(tmp_path / "images" / "77" / "0.png", 77, 0)
-    index_images(collection.embedder, list_images(tmp_path / "images"), tmp_path / "store")
+    index_images(collection.describer, list_images(tmp_path / "images"), tmp_path / "store")
     for _ in range(100):
         answer = client.post("/api/search", files=upload(picture_of(collection, "77/0.png")), data={"top": 1})
         if found(answer) == ["77/0.png"]:
@@ -367,7 +367,7 @@ def test_mistakes_in_starting_are_told(collection: ServedStore, tmp_path: Path) 
         ServeSettings(token="short")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1:1"):
         serve([collection], ServeSettings(host="192.0.2.1", port=1))
-    other = type(collection.embedder)()
+    other = type(collection.describer)()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
         ServedStore("x", collection.store, other)

@@ -44,10 +44,10 @@ def embed(
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
-    from insclr.retrieval.embeddings import embed_to_file
+    from insclr.retrieval.descriptor_file import describe_to_file
 
     found = _load(model, size, fit, scales, device)
-    typer.echo(embed_to_file(found, list_images(images), out, found.recipe.descriptor))
+    typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
 
 
 @app.command()
@@ -82,7 +82,7 @@ def evaluate(
         require_images,
     )
     from insclr.evaluation.protocols import load_protocol
-    from insclr.retrieval.extract import describe
+    from insclr.retrieval.describe import describe_images
     from insclr.retrieval.rerank import rerank as find_reranker
 
     if (labels is None) == (not protocol) or (protocol and root is None):
@@ -94,7 +94,7 @@ def evaluate(
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
         found = _load(model, size, fit, scales, device)
-        vectors = describe(found, truth.images, boxes=truth.boxes)
+        vectors = describe_images(found, truth.images, boxes=truth.boxes)
         result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     else:
         assert root is not None
@@ -102,7 +102,7 @@ def evaluate(
         found = _load(model, size, fit, scales, device)
         result = evaluate_protocol(
             benchmark,
-            lambda images, boxes: describe(found, images, boxes=boxes),
+            lambda images, boxes: describe_images(found, images, boxes=boxes),
             reranker,
             distractors=read_distractors(distractors) if distractors else None,
             allow_missing=allow_missing,
@@ -134,7 +134,7 @@ def compare(
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.compare_page import write_compare_page
     from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.retrieval.extract import describe
+    from insclr.retrieval.describe import describe_images
 
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError("Name two or more different models to compare.")
@@ -142,7 +142,7 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        vectors = describe(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
+        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
@@ -156,7 +156,7 @@ def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
     """The model on its device; its recipe says how images are described, with the user's changes."""
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import descriptor_settings
+    from insclr.retrieval.describe import descriptor_settings
 
     found = resolve_model(name)
     place(found.network, device)

@@ -31,12 +31,12 @@ def index(
     from insclr.data.images import list_images
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.embed import ModelEmbedder
+    from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
 
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(ModelEmbedder(model, found), list_images(images), store, prune=prune)
+    report = index_images(ModelDescriber(model, found), list_images(images), store, prune=prune)
     for path, reason in report.skipped:
         typer.echo(f"unreadable: {path}: {reason}", err=True)
     typer.echo(report.summary())

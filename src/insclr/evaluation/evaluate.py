@@ -17,7 +17,7 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar
-from insclr.retrieval.embeddings import read_embeddings
+from insclr.retrieval.descriptor_file import read_descriptors
 from insclr.retrieval.rerank import Reranker, rank
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
@@ -105,7 +105,7 @@ def evaluate_protocol(
 def read_distractors(file: Path) -> Vectors:
     """Distractor descriptors (N, D) from .npy, or a descriptor file of `insclr embed` (.npz, .parquet)."""
     if file.suffix != ".npy":
-        return read_embeddings(file).vectors
+        return read_descriptors(file).vectors
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ import numpy as np
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.progress import progress_bar
-from insclr.retrieval.embed import Embedder
+from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
 from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
 from insclr.retrieval.store.rows import Vectors
@@ -49,7 +49,7 @@ class IndexReport:
 
 
 def index_images(
-    embedder: Embedder,
+    describer: Describer,
     images: ImageList,
     uri: str | Path,
     *,
@@ -63,10 +63,10 @@ def index_images(
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     """
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
-    store = create_store(uri, StoreInfo(embedder.name, embedder.fingerprint, embedder.dim, root))
+    store = create_store(uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root))
     try:
         with store.writing(wait):
-            run = _Run(embedder, images, store)
+            run = _Run(describer, images, store)
             with progress_bar("indexing", len(images)) as bar:
                 for start in range(0, len(images), batch):
                     part = range(start, min(start + batch, len(images)))
@@ -82,8 +82,8 @@ def index_images(
 class _Run:
     """One run over the images, a batch at a time."""
 
-    def __init__(self, embedder: Embedder, images: ImageList, store: Store) -> None:
-        self.embedder = embedder
+    def __init__(self, describer: Describer, images: ImageList, store: Store) -> None:
+        self.describer = describer
         self.images = images
         self.store = store
         self.report = IndexReport()
@@ -148,7 +148,7 @@ class _Run:
             yield i, Picture(path, content, state.st_size, state.st_mtime_ns, columns)
 
     def _embed(self, pictures: dict[int, Picture]) -> None:
-        vectors = self.embedder.files(self.images.subset(pictures), self.report.skipped)
+        vectors = self.describer.files(self.images.subset(pictures), self.report.skipped)
         readable = np.linalg.norm(vectors, axis=1) > 0.5  # unreadable files have zero rows
         good = [one for one, can in zip(pictures.values(), readable, strict=True) if can]
         self._upsert(good, vectors[readable])

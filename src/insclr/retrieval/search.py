@@ -10,7 +10,7 @@ import numpy as np
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
-from insclr.retrieval.embed import embedder_of
+from insclr.retrieval.describer import describer_of
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, Calibration, calibration_of
@@ -99,16 +99,16 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        embedder = embedder_of(store.info, model, workers=0, device=device)
+        describer = describer_of(store.info, model, workers=0, device=device)
         for i, path in enumerate(images.paths):
             try:
-                image = decode(images.file(i), None if box else embedder.longest)
+                image = decode(images.file(i), None if box else describer.longest)
             except BadImage as bad:
                 if single:
                     raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
                 yield Found(path, error=bad.reason)
                 continue
-            vectors = embedder.pictures([image], [box])
+            vectors = describer.pictures([image], [box])
             yield Found(str(query) if single else path, tuple(search_set(store, vectors, asked)))
     finally:
         store.close()

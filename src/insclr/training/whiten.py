@@ -12,7 +12,7 @@ from insclr.data.skipped import Skipped
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
-from insclr.retrieval.extract import extract
+from insclr.retrieval.describe import describe_with
 
 
 def whiten_model(
@@ -30,7 +30,7 @@ def whiten_model(
     so that both are one linear map.
     """
     network, settings, skipped = model.network, model.recipe.descriptor, Skipped()
-    pooled = extract(
+    pooled = describe_with(
         network,
         images,
         **dataclasses.asdict(settings),

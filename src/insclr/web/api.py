@@ -24,7 +24,7 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
-from insclr.web.queries import RowQuery, UploadQuery, embed_queries, parse_boxes, parse_row
+from insclr.web.queries import RowQuery, UploadQuery, describe_queries, parse_boxes, parse_row
 from insclr.web.served import Refused, Served, ServedStore
 
 _SAYS: dict[int | str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ def search(
     upload_boxes, stored_boxes = parse_boxes(boxes, len(pictures)), parse_boxes(row_boxes, len(rows))
     row_queries = [parse_row(served, ref, box) for ref, box in zip(rows, stored_boxes, strict=True)]
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-    vectors = embed_queries(
+    vectors = describe_queries(
         home, uploads, row_queries, fractions=box_unit == "fraction", max_pixels=limits.max_pixels
     )
     matches = _others(home, vectors, asked, row_queries)

@@ -61,7 +61,7 @@ def parse_row(served: Served, ref: str, box: Box | None) -> RowQuery:
     return RowQuery(home, home.row(int(id_)), box)
 
 
-def embed_queries(
+def describe_queries(
     store: ServedStore,
     uploads: Sequence[UploadQuery],
     rows: Sequence[RowQuery],
@@ -72,7 +72,7 @@ def embed_queries(
     """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
     stored = [one.row for one in rows if one.home is store and one.box is None]
     described = [one for one in rows if one.home is not store or one.box is not None]
-    longest = store.embedder.longest
+    longest = store.describer.longest
     decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
     decoded += [_decoded_row(one, longest) for one in described]
     parts: list[Vectors] = []
@@ -84,7 +84,7 @@ def embed_queries(
     if decoded:
         given = [one.box for one in uploads] + [one.box for one in described]
         boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
-        parts.append(store.embedder.pictures(decoded, boxes))
+        parts.append(store.describer.pictures(decoded, boxes))
     return np.concatenate(parts)
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from insclr.data.decode import decode
 from insclr.files import whole_file
-from insclr.retrieval.embed import Embedder
+from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibration_of
 from insclr.retrieval.store import Row, Store
 from insclr.retrieval.store.rows import Vectors
@@ -32,13 +32,13 @@ class Refused(Exception):
 
 
 class ServedStore:
-    """One store with the embedder of its model and a title for people."""
+    """One store with the describer of its model and a title for people."""
 
-    def __init__(self, title: str, store: Store, embedder: Embedder) -> None:
-        store.info.refuse_other_model(embedder.fingerprint, store.uri)
+    def __init__(self, title: str, store: Store, describer: Describer) -> None:
+        store.info.refuse_other_model(describer.fingerprint, store.uri)
         self.title = title
         self.store = store
-        self.embedder = embedder
+        self.describer = describer
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""

@@ -84,7 +84,7 @@ def open_served(
     uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto"
 ) -> list["ServedStore"]:
     """Open one store, or two: the first is shown as "after", the second as "before"."""
-    from insclr.retrieval.embed import embedder_of
+    from insclr.retrieval.describer import describer_of
     from insclr.retrieval.store import open_store
     from insclr.web.served import ServedStore
 
@@ -95,7 +95,7 @@ def open_served(
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
         store = open_store(uri)
         model = models[place] if place < len(models) else ""
-        found.append(ServedStore(title, store, embedder_of(store.info, model, workers=0, device=device)))
+        found.append(ServedStore(title, store, describer_of(store.info, model, workers=0, device=device)))
     return found
 
 
@@ -105,7 +105,7 @@ def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
     import torch
     import uvicorn
 
-    # Two requests are embedded at a time (see ModelEmbedder): each gets half of the cores.
+    # Two requests are embedded at a time (see ModelDescriber): each gets half of the cores.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""Descriptors of images: several scales, whole pictures or boxes, batched by equal shape."""
+"""Descriptors of images: several scales, whole images or boxes, batched by equal shape."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
 
-# Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
+# Views that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
 
 
-def extract(
+def describe_with(
     network: DescriptorNetwork,
     images: ImageList,
     *,
@@ -52,7 +52,7 @@ def extract(
     network.eval()
     device = device_of(network)
     batch = batch or describing_batch(device)
-    describe = network.pooled if pooled else network
+    forward = network.pooled if pooled else network
     dataset = _Views(images, boxes, size, fit, zoom)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
@@ -71,7 +71,7 @@ def extract(
         for rows, stack in _equal_shapes(loader, images, skipped, batch, pending, bar.advance):
             views = stack.to(device)
             for scale in scales:
-                found = describe(at_scale(views, scale)).float().cpu()
+                found = forward(at_scale(views, scale)).float().cpu()
                 total.index_add_(0, torch.tensor(rows), found)
     return functional.normalize(total, dim=1)
 
@@ -96,17 +96,17 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
     return settings
 
 
-def describe(
+def describe_images(
     model: Model, images: ImageList | str | Path, settings: DescriptorRecipe | None = None, **options: Any
 ) -> Tensor:
     """Unit descriptors (images, dim) by a model, the way it remembers unless `settings` say otherwise.
 
-    `options` are those of `extract`: boxes, batch, workers, skipped.
+    `options` are those of `describe_with`: boxes, batch, workers, skipped.
     """
     if not isinstance(images, ImageList):
         images = list_images(images)
     chosen = settings or model.recipe.descriptor
-    return extract(model.network, images, **asdict(chosen), **options)
+    return describe_with(model.network, images, **asdict(chosen), **options)
 
 
 def _equal_shapes(

@@ -17,7 +17,7 @@ from insclr.data.skipped import Skipped
 from insclr.data.views import at_scale, descriptor_views
 from insclr.model.device import describing_autocast, device_of, place
 from insclr.model.model_file import Model, resolve_model
-from insclr.retrieval.extract import decoded_longest, extract
+from insclr.retrieval.describe import decoded_longest, describe_with
 from insclr.retrieval.store import StoreInfo
 from insclr.retrieval.store.rows import Vectors
 
@@ -25,7 +25,7 @@ from insclr.retrieval.store.rows import Vectors
 _FEW_FILES = 16
 
 
-class Embedder(Protocol):
+class Describer(Protocol):
     """What makes vectors; the name is what `resolve_model` takes, the fingerprint that of the exact weights."""
 
     name: str
@@ -42,8 +42,8 @@ class Embedder(Protocol):
         """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
 
 
-class ModelEmbedder:
-    """An embedder with a model's network, at the size and scales of its recipe; safe to share by threads."""
+class ModelDescriber:
+    """A describer with a model's network, at the size and scales of its recipe; safe to share by threads."""
 
     def __init__(self, name: str, model: Model, workers: int = -1) -> None:
         # A store is used from other folders too: it remembers where the model really is.
@@ -60,7 +60,7 @@ class ModelEmbedder:
         """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
         descriptor = self._model.recipe.descriptor
         with self._turns:
-            found = extract(
+            found = describe_with(
                 self._model.network,
                 images,
                 **asdict(descriptor),
@@ -85,11 +85,11 @@ class ModelEmbedder:
         return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
 
 
-def embedder_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelEmbedder:
-    """The embedder for queries to a store: its own model, or `model` where that has moved."""
+def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved."""
     name = model or info.model
     found = resolve_model(name)
     place(found.network, device)
-    embedder = ModelEmbedder(name, found, workers)
-    info.refuse_other_model(embedder.fingerprint, "searched here")
-    return embedder
+    describer = ModelDescriber(name, found, workers)
+    info.refuse_other_model(describer.fingerprint, "searched here")
+    return describer

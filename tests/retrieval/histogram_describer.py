@@ -1,4 +1,4 @@
-"""A small real embedder for tests (colour histograms), and drawn pictures that it tells apart."""
+"""A small real describer for tests (colour histograms), and drawn pictures that it tells apart."""
 
 import threading
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 
 
-class HistogramEmbedder:
+class HistogramDescriber:
     """Square roots of colour frequencies: unit vectors of 64 numbers."""
 
     name = "histogram"
