@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.retrieval.descriptor_file import read_descriptors
-from insclr.retrieval.rerank import RERANKERS, Vectors, rank
+from insclr.retrieval.rerank import RERANKERS, rank
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def labelled(vectors_file: Path, labels_file: Path, names: list[str]) -> None:
         print(f"| {name} | {result.map:.2f} | {result.recall(1):.2f} | {seconds:.1f} |", flush=True)
 
 
-def read_vectors(file: Path) -> tuple[tuple[str, ...], Vectors]:
+def read_vectors(file: Path) -> tuple[tuple[str, ...], Descriptors]:
     try:
         held = read_descriptors(file)
     except UserError:

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
-from insclr.data.labels import Ids, Labels
+from insclr.data.labels import Labels
 from insclr.errors import UserError
-from insclr.evaluation.metrics import Ranks, Vectors, mean_precision, ranks_in_scores
+from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
@@ -24,11 +25,13 @@ RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 LISTED = 20  # missing images named in an error
 RERANK_DEPTH = 1000  # results given to a re-ranker where the benchmark itself looks at fewer
 
-Embed = Callable[[ImageList, Sequence[Box | None] | None], Tensor | Vectors]  # unit rows, zero: unreadable
+Embed = Callable[
+    [ImageList, Sequence[Box | None] | None], Tensor | Descriptors
+]  # unit rows, zero: unreadable
 
 
 def evaluate_labels(
-    vectors: Tensor | Vectors,
+    vectors: Tensor | Descriptors,
     labels: Labels,
     reranker: Reranker | None = None,
     *,
@@ -73,7 +76,7 @@ def evaluate_protocol(
     embed: Embed,
     reranker: Reranker | None = None,
     *,
-    distractors: Vectors | None = None,
+    distractors: Descriptors | None = None,
     allow_missing: bool = False,
 ) -> ProtocolResult:
     """Describe queries (cropped to their boxes) and database with `embed`, rank, and score every setting.
@@ -102,7 +105,7 @@ def evaluate_protocol(
     return ProtocolResult(protocol.name, scores, len(queries), len(database), missing + unreadable)
 
 
-def read_distractors(file: Path) -> Vectors:
+def read_distractors(file: Path) -> Descriptors:
     """Distractor descriptors (N, D) from .npy, or a descriptor file of `insclr embed` (.npz, .parquet)."""
     if file.suffix != ".npy":
         return read_descriptors(file).vectors
@@ -115,7 +118,7 @@ def read_distractors(file: Path) -> Vectors:
     return as_vectors(rows)
 
 
-def as_vectors(vectors: Tensor | Vectors) -> Vectors:
+def as_vectors(vectors: Tensor | Descriptors) -> Descriptors:
     """Descriptors as a float32 array; values that are not finite are refused."""
     rows = np.asarray(vectors.detach().cpu() if isinstance(vectors, Tensor) else vectors, dtype=np.float32)
     if not np.isfinite(rows).all():
@@ -150,7 +153,9 @@ def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
     )
 
 
-def _whole_ranking(queries: Vectors, database: Vectors, reranker: Reranker | None, depth: int | None) -> Ids:
+def _whole_ranking(
+    queries: Descriptors, database: Descriptors, reranker: Reranker | None, depth: int | None
+) -> Ids:
     """Ranked database rows (queries, results) as deep as the benchmark looks."""
     if reranker is None:
         return rank(queries, database, depth=depth).ids
@@ -179,8 +184,8 @@ def _queries_with_positives(labels: Labels, index: Ids) -> Ids:
 class _Task:
     """What leave-one-out works on."""
 
-    vectors: Vectors  # (N, D)
-    database: Vectors  # (index, D)
+    vectors: Descriptors  # (N, D)
+    database: Descriptors  # (index, D)
     instances: Ids  # (N,)
     queries: Ids  # (Q,) rows of vectors
     index: Ids  # (index,) rows of vectors

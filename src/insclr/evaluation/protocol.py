@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
-from insclr.data.labels import Ids
 from insclr.errors import UserError
 from insclr.evaluation.metrics import ap_at, precision_at, ranks_of, trapezoid_ap, without_junk
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, decode
 from insclr.errors import UserError
 from insclr.files import whole_file, whole_folder
@@ -15,7 +16,6 @@ from insclr.progress import progress_bar
 from insclr.retrieval.duplicates import Groups
 from insclr.retrieval.score import LIKELY, calibration_of
 from insclr.retrieval.store import Row, Store
-from insclr.retrieval.store.rows import Vectors
 
 TOGETHER = 0.2  # pictures of a thing from different sides are less alike than neighbours are
 _NEAREST = 20
@@ -62,7 +62,7 @@ def cluster(
 
 
 def _mutual_pairs(
-    store: Store, vectors: Vectors, place: dict[int, int], cutoff: float
+    store: Store, vectors: Descriptors, place: dict[int, int], cutoff: float
 ) -> list[tuple[float, int, int]]:
     """Pairs among each other's nearest, at least `cutoff` similar: (-similarity, row, row), best first."""
     similar: dict[tuple[int, int], float] = {}

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
@@ -19,7 +20,6 @@ from insclr.model.device import describing_autocast, device_of, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describe import decoded_longest, describe_with
 from insclr.retrieval.store import StoreInfo
-from insclr.retrieval.store.rows import Vectors
 
 # So few files are decoded in this process: starting others would take longer.
 _FEW_FILES = 16
@@ -35,10 +35,12 @@ class Describer(Protocol):
         int  # longest side at which a whole image is decoded for it; an image with a box is decoded whole
     )
 
-    def files(self, images: ImageList, skipped: Skipped) -> Vectors:
+    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
         """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
 
-    def pictures(self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Vectors:
+    def pictures(
+        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
+    ) -> Descriptors:
         """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
 
 
@@ -56,7 +58,7 @@ class ModelDescriber:
         # Two at a time: more would only take the cores from each other.
         self._turns = threading.BoundedSemaphore(2)
 
-    def files(self, images: ImageList, skipped: Skipped) -> Vectors:
+    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
         """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
         descriptor = self._model.recipe.descriptor
         with self._turns:
@@ -69,7 +71,9 @@ class ModelDescriber:
             )
         return np.asarray(found.numpy(), dtype=np.float32)
 
-    def pictures(self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Vectors:
+    def pictures(
+        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
+    ) -> Descriptors:
         """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
         wanted = self._model.recipe.descriptor
         network = self._model.network.eval()

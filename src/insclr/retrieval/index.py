@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.progress import progress_bar
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
 from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
-from insclr.retrieval.store.rows import Vectors
 
 
 @dataclass
@@ -160,7 +160,7 @@ class _Run:
             self._forget_old_content(stale)
             self.report.pruned += len(stale)
 
-    def _upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+    def _upsert(self, pictures: Sequence[Picture], vectors: Descriptors) -> None:
         if pictures:
             self.store.upsert(pictures, vectors)
             changed = sum(one.path in self.known for one in pictures)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from insclr.arrays import Ids, Scores
 from insclr.retrieval.store import Store
-from insclr.retrieval.store.rows import Ids, Vectors
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Calibration:
         """The cosine at which the score reaches `score`."""
         return float(np.interp(score, self.scores, self.similarities))
 
-    def score(self, similarities: Vectors) -> NDArray[np.float64]:
+    def score(self, similarities: Scores) -> NDArray[np.float64]:
         """The scores (0 to 1) of cosines."""
         return np.interp(similarities, self.similarities, self.scores)
 
@@ -105,7 +105,7 @@ def calibrate(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -> Cali
     return _line(at, isotonic_regression(scores).x, unlike, rows=len(ids), pairs=len(pairs))
 
 
-def _nearest(store: Store, ids: Ids, top: int) -> tuple[Ids, Vectors]:
+def _nearest(store: Store, ids: Ids, top: int) -> tuple[Ids, Scores]:
     """The `top` nearest other rows of stored rows, and their similarities."""
     near = np.empty((len(ids), top), dtype=np.int64)
     similar = np.empty((len(ids), top), dtype=np.float32)
@@ -132,7 +132,7 @@ def _overlap(one: Ids, other: Ids) -> float:
 
 
 def _overlap_of_the_same(
-    queries: Ids, near: Ids, lists: dict[int, Ids], overlaps: NDArray[np.float64], similarities: Vectors
+    queries: Ids, near: Ids, lists: dict[int, Ids], overlaps: NDArray[np.float64], similarities: Scores
 ) -> float:
     """How much two pictures have in common that are each other's nearest: nearly always the same thing."""
     mutual = [

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
@@ -15,7 +16,6 @@ from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, Calibration, calibration_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
-from insclr.retrieval.store.rows import Ids, Vectors
 
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
@@ -114,7 +114,7 @@ def search_files(
         store.close()
 
 
-def search_set(store: Store, queries: Vectors, asked: Search) -> list[Match]:
+def search_set(store: Store, queries: Descriptors, asked: Search) -> list[Match]:
     """All queries together, as pictures of one thing (the paper's query set): mean or max of similarities."""
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
@@ -128,8 +128,8 @@ def search_set(store: Store, queries: Vectors, asked: Search) -> list[Match]:
 
 
 def _nearest(
-    store: Store, queries: Vectors, top: int, where: Condition | None, aggregate: str
-) -> tuple[Ids, Vectors]:
+    store: Store, queries: Descriptors, top: int, where: Condition | None, aggregate: str
+) -> tuple[Ids, Scores]:
     """The rows most similar to the set: ids and similarities, best first."""
     if len(queries) == 1:
         found = store.search(queries, top, where)
@@ -152,8 +152,8 @@ def _nearest(
 
 
 def _reranked(
-    store: Store, queries: Vectors, ids: Ids, similarities: Vectors, name: str
-) -> tuple[Ids, Vectors]:
+    store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
+) -> tuple[Ids, Scores]:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
     rerank = reranker_named(name)
     if len(ids) < 2:
@@ -166,7 +166,7 @@ def _reranked(
 
 
 def _matches(
-    store: Store, ids: Ids, similarities: Vectors, asked: Search, calibration: Calibration
+    store: Store, ids: Ids, similarities: Scores, asked: Search, calibration: Calibration
 ) -> list[Match]:
     scores = calibration.score(similarities)
     good = np.flatnonzero(scores >= asked.min_score)[: asked.top]

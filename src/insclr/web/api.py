@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, File, Form, Header, Path, Query, Request, Response, UploadFile
 from fastapi.responses import FileResponse
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
-from insclr.retrieval.store.rows import Vectors
 from insclr.web.answers import (
     AboutAnswer,
     Limits,
@@ -116,7 +116,7 @@ def search(
     )
 
 
-def _others(home: ServedStore, vectors: Vectors, asked: Search, rows: Sequence[RowQuery]) -> list[Match]:
+def _others(home: ServedStore, vectors: Descriptors, asked: Search, rows: Sequence[RowQuery]) -> list[Match]:
     """The matches but the queries themselves: a whole indexed picture is no answer to itself.
 
     They are told apart by their files, since another store gives the same file another id.

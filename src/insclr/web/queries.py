@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, decode, read_header
 from insclr.retrieval.store import Row
-from insclr.retrieval.store.rows import Vectors
 from insclr.web.served import Refused, Served, ServedStore
 
 
@@ -68,14 +68,14 @@ def describe_queries(
     *,
     fractions: bool,
     max_pixels: int,
-) -> Vectors:
+) -> Descriptors:
     """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
     stored = [one.row for one in rows if one.home is store and one.box is None]
     described = [one for one in rows if one.home is not store or one.box is not None]
     longest = store.describer.longest
     decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
     decoded += [_decoded_row(one, longest) for one in described]
-    parts: list[Vectors] = []
+    parts: list[Descriptors] = []
     try:
         if stored:
             parts.append(store.vectors_of(stored))

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import decode
 from insclr.files import whole_file
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibration_of
 from insclr.retrieval.store import Row, Store
-from insclr.retrieval.store.rows import Vectors
 from insclr.web.settings import ServeSettings
 
 THUMBNAIL = 320
@@ -51,7 +51,7 @@ class ServedStore:
         """Where the picture of a row is: the only way from a request to the disk."""
         return self.store.info.root / row.picture.path
 
-    def vectors_of(self, rows: Sequence[Row]) -> Vectors:
+    def vectors_of(self, rows: Sequence[Row]) -> Descriptors:
         """The stored vectors of rows."""
         return self.store.vectors([row.id for row in rows])
 

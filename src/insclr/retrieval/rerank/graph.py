@@ -7,16 +7,16 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.neighbours.exact import nearest_rows
-from insclr.retrieval.rerank.ranking import Ids, Vectors
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def once_per_database(
-    build: Callable[Concatenate[Vectors, P], T],
-) -> Callable[Concatenate[Vectors, P], T]:
+    build: Callable[Concatenate[Descriptors, P], T],
+) -> Callable[Concatenate[Descriptors, P], T]:
     """Remember what `build` made for a database array as long as that array lives.
 
     A search server thus pays for a graph once. What is built must not hold the array itself, and the array
@@ -24,7 +24,7 @@ def once_per_database(
     """
     built: dict[tuple[object, ...], T] = {}
 
-    def remembered(database: Vectors, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def remembered(database: Descriptors, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (id(database), args, tuple(sorted(kwargs.items())))
         if key not in built:
             built[key] = build(database, *args, **kwargs)
@@ -43,7 +43,7 @@ class NeighbourGraph:
         self._scores = np.empty((count, self.k), dtype=np.float32)
         self._known = np.zeros(count, dtype=bool)
 
-    def rows(self, database: Vectors, ids: Ids) -> tuple[Ids, Vectors]:
+    def rows(self, database: Descriptors, ids: Ids) -> tuple[Ids, Scores]:
         """Neighbours (rows, k) of the rows `ids` and their inner products (rows, k)."""
         missing = np.unique(ids[~self._known[ids]])
         if len(missing):
@@ -54,6 +54,6 @@ class NeighbourGraph:
 
 
 @once_per_database
-def neighbour_graph(database: Vectors, k: int) -> NeighbourGraph:
+def neighbour_graph(database: Descriptors, k: int) -> NeighbourGraph:
     """The database's graph of k neighbours, empty at first and kept while the array lives."""
     return NeighbourGraph(len(database), k)

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.neighbours.exact import nearest, score_blocks
-
-Ids = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 BLOCK_VALUES = 2**25  # values held at once by blocked functions: 128 MiB of float32
 
@@ -23,7 +20,7 @@ class Ranking:
     """
 
     ids: Ids  # (queries, results)
-    scores: Vectors  # (queries, results), falling along each row
+    scores: Scores  # (queries, results), falling along each row
     own: Ids | None = None  # (queries,); None: no query is in the database
 
     @property
@@ -32,7 +29,9 @@ class Ranking:
         return np.full(len(self.ids), -1) if self.own is None else self.own
 
 
-def rank(queries: Vectors, database: Vectors, own: Ids | None = None, depth: int | None = None) -> Ranking:
+def rank(
+    queries: Descriptors, database: Descriptors, own: Ids | None = None, depth: int | None = None
+) -> Ranking:
     """Rank the database by inner product; ties are settled by the lower row.
 
     Without `depth` every row is ranked but a query's own.
@@ -44,7 +43,7 @@ def rank(queries: Vectors, database: Vectors, own: Ids | None = None, depth: int
     return Ranking(ids.numpy(), scores.numpy(), own)
 
 
-def rescore(queries: Vectors, database: Vectors, ranking: Ranking) -> Vectors:
+def rescore(queries: Descriptors, database: Descriptors, ranking: Ranking) -> Scores:
     """Inner products of the queries with the rows they have found, in the order of the ranking."""
     results, dim = ranking.ids.shape[1], queries.shape[1]
     scores = np.empty(ranking.ids.shape, dtype=np.float32)
@@ -62,7 +61,7 @@ def rescore(queries: Vectors, database: Vectors, ranking: Ranking) -> Vectors:
     return scores
 
 
-def reorder(ranking: Ranking, scores: Vectors) -> Ranking:
+def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     """Sort the results by new scores (queries, results); -inf marks a result that was not scored anew.
 
     Those keep their order behind all others, with scores that go on falling.
@@ -79,7 +78,7 @@ def reorder(ranking: Ranking, scores: Vectors) -> Ranking:
     return Ranking(np.take_along_axis(ranking.ids, order, axis=1), new, ranking.own)
 
 
-def unit_rows(vectors: Vectors) -> Vectors:
+def unit_rows(vectors: Descriptors) -> Descriptors:
     """Each row divided by its length; a row of zeros stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
 from insclr.retrieval.store.lock import only_writer
 from insclr.retrieval.store.nearest import NearestRows
-from insclr.retrieval.store.rows import Ids, Neighbours, Picture, Row, StoreInfo, Vectors, check_vectors
+from insclr.retrieval.store.rows import Neighbours, Picture, Row, StoreInfo, check_vectors
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _ROWS = "rows.sqlite"
@@ -90,7 +91,7 @@ class LocalStore:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
         return only_writer(self._folder / "writer.lock", wait)
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+    def upsert(self, pictures: Sequence[Picture], vectors: Descriptors) -> None:
         """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
         halves = check_vectors(vectors, len(pictures), self.info.dim).astype("<f2")
         with self._transaction(pictures) as rows:
@@ -130,7 +131,7 @@ class LocalStore:
         """Every id, ascending."""
         return self._loaded().ids
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+    def vectors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The vectors of these ids in this order; KeyError when one is gone."""
         return self._loaded().vectors(np.asarray(ids, dtype=np.int64))
 
@@ -143,7 +144,7 @@ class LocalStore:
         names: list[str] = json.loads(self.note("columns") or "[]")
         return names
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
         nearest = self._loaded()
         return nearest.search(queries, top, None if where is None else self._allowed(nearest, where))

@@ -11,17 +11,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
-from insclr.retrieval.store.rows import (
-    Ids,
-    Neighbours,
-    Picture,
-    Row,
-    StoreInfo,
-    StoreUnavailable,
-    Vectors,
-    check_vectors,
-)
+from insclr.retrieval.store.rows import Neighbours, Picture, Row, StoreInfo, StoreUnavailable, check_vectors
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
@@ -82,7 +74,7 @@ class MilvusStore:
         """Nothing to hold: writes of the same row are the same write, from wherever they come."""
         return nullcontext()
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+    def upsert(self, pictures: Sequence[Picture], vectors: Descriptors) -> None:
         """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
         vectors = check_vectors(vectors, len(pictures), self.info.dim)
         rows = [_entity(one) | {"vector": vector} for one, vector in zip(pictures, vectors, strict=True)]
@@ -118,7 +110,7 @@ class MilvusStore:
         """Every id, ascending."""
         return np.sort(np.array([row["id"] for row in self._every(["id"])], dtype=np.int64))
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+    def vectors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The vectors of these ids in this order; KeyError when one is gone."""
         found = {row["id"]: row["vector"] for row in self._get(ids, ["id", "vector"])}
         return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
@@ -140,7 +132,7 @@ class MilvusStore:
         names: list[str] = json.loads(self.note("columns") or "[]")
         return names
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
         ids = np.full((len(queries), top), -1, dtype=np.int64)
         similarities = np.full((len(queries), top), -1.0, dtype=np.float32)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.files import whole_file
-from insclr.retrieval.store.rows import Ids, Neighbours, Vectors
+from insclr.retrieval.store.rows import Neighbours
 
 _log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
@@ -61,11 +62,11 @@ class NearestRows:
             raise KeyError(int(ids[gone][0]))
         return places
 
-    def vectors(self, ids: Ids) -> Vectors:
+    def vectors(self, ids: Ids) -> Descriptors:
         """The vectors of these ids in this order."""
         return self._vectors[self.positions(ids)].astype(np.float32)
 
-    def search(self, queries: Vectors, top: int, allowed: NDArray[np.bool_] | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, allowed: NDArray[np.bool_] | None = None) -> Neighbours:
         """The `top` nearest rows of each query, among the `allowed` ones (one flag a row)."""
         found = min(top, len(self.ids) if allowed is None else int(allowed.sum()))
         ids = np.full((len(queries), top), -1, dtype=np.int64)
@@ -84,7 +85,7 @@ class NearestRows:
         similarities[:, :found] = near[:, :found]
         return Neighbours(ids, similarities)
 
-    def _two_scans(self, queries: Vectors, top: int, rescored: int) -> tuple[Vectors, NDArray[np.int64]]:
+    def _two_scans(self, queries: Descriptors, top: int, rescored: int) -> tuple[Scores, Ids]:
         assert self._coarse is not None
         _, candidates = self._coarse.search(queries, rescored)  # (queries, rescored)
         near = np.empty((len(queries), top), dtype=np.float32)

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.errors import UserError
 from insclr.retrieval.store.where import Condition
-
-Vectors = NDArray[np.float32]
-Ids = NDArray[np.int64]
 
 
 class StoreUnavailable(UserError):
@@ -62,7 +59,7 @@ class Neighbours(NamedTuple):
     """The most similar rows of every query, best first; -1 fills up where there are fewer than asked."""
 
     ids: Ids  # (queries, top)
-    similarities: Vectors  # (queries, top) cosine
+    similarities: Scores  # (queries, top) cosine
 
 
 class Store(Protocol):
@@ -79,7 +76,7 @@ class Store(Protocol):
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
+    def upsert(self, pictures: Sequence[Picture], vectors: Descriptors) -> None:
         """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
 
     def update(self, pictures: Sequence[Picture]) -> None:
@@ -97,7 +94,7 @@ class Store(Protocol):
     def ids(self) -> Ids:
         """Every id, ascending."""
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
+    def vectors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The vectors of these ids in this order; KeyError when one is gone."""
 
     def count(self) -> int:
@@ -106,7 +103,7 @@ class Store(Protocol):
     def columns(self) -> list[str]:
         """The names of the user's own columns, sorted."""
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
 
     def note(self, name: str) -> str | None:
@@ -122,7 +119,7 @@ class Store(Protocol):
         """Let go of files and connections."""
 
 
-def check_vectors(vectors: Vectors, count: int, dim: int) -> Vectors:
+def check_vectors(vectors: Descriptors, count: int, dim: int) -> Descriptors:
     """The rows' vectors as float32, after checking that they are `count` unit vectors of `dim` numbers."""
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.shape != (count, dim):
