@@ -59,7 +59,7 @@ def read_vectors(file: Path) -> tuple[tuple[str, ...], Descriptors]:
     except UserError:
         with np.load(file) as plain:
             return tuple(plain["paths"].tolist()), plain["vectors"]
-    return held.paths, held.vectors
+    return held.paths, held.descriptors
 
 
 def at_random(images: int, dim: int, queries: int, names: list[str]) -> None:

@@ -21,25 +21,23 @@ class HistogramDescriber:
     longest = 2048
 
     def __init__(self) -> None:
-        self.embedded: list[str] = []  # every path in the order of embedding
+        self.described: list[str] = []  # every path in the order of describing
         self._lock = threading.Lock()
 
     def files(self, images: ImageList, skipped: Skipped) -> np.ndarray:
         vectors = np.zeros((len(images), self.dim), dtype=np.float32)
         for i, path in enumerate(images.paths):
-            self.embedded.append(path)
+            self.described.append(path)
             try:
                 vectors[i] = self._vector(decode(images.file(i)))
             except BadImage as bad:
                 skipped.add(path, bad.reason)
         return vectors
 
-    def pictures(
-        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
-    ) -> np.ndarray:
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> np.ndarray:
         parts = [
             crop_box(one, box) if box else one
-            for one, box in zip(pictures, boxes or [None] * len(pictures), strict=True)
+            for one, box in zip(images, boxes or [None] * len(images), strict=True)
         ]
         with self._lock:
             return np.stack([self._vector(one) for one in parts])

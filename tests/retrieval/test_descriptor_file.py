@@ -36,8 +36,8 @@ def test_both_formats_give_back_paths_and_unit_vectors(
     assert describe_to_file(model, list_images(photos), out, _SETTINGS).described == 5
     held = read_descriptors(out)
     assert held.paths == tuple(f"thing{i}-0.png" for i in range(5))
-    assert held.vectors.shape == (5, 1280)
-    np.testing.assert_allclose(np.linalg.norm(held.vectors, axis=1), 1, atol=1e-5)
+    assert held.descriptors.shape == (5, 1280)
+    np.testing.assert_allclose(np.linalg.norm(held.descriptors, axis=1), 1, atol=1e-5)
 
 
 def test_a_second_run_describes_only_what_is_new_or_changed(
@@ -45,7 +45,7 @@ def test_a_second_run_describes_only_what_is_new_or_changed(
 ) -> None:
     out = tmp_path / "vectors.parquet"
     describe_to_file(model, list_images(photos), out, _SETTINGS)
-    before = read_descriptors(out).vectors
+    before = read_descriptors(out).descriptors
     shutil.copy(small_collection / "thing7-0.png", photos)  # new
     shutil.copy(small_collection / "thing8-0.png", photos / "thing1-0.png")  # changed
     (photos / "thing2-0.png").unlink()  # gone
@@ -54,8 +54,8 @@ def test_a_second_run_describes_only_what_is_new_or_changed(
     assert (summary.described, summary.reused, summary.skipped) == (2, 3, 1)
     held = read_descriptors(out)
     assert held.paths == ("thing0-0.png", "thing1-0.png", "thing3-0.png", "thing4-0.png", "thing7-0.png")
-    np.testing.assert_array_equal(held.vectors[[0, 2, 3]], before[[0, 3, 4]])
-    assert np.abs(held.vectors[1] - before[1]).max() > 0.01
+    np.testing.assert_array_equal(held.descriptors[[0, 2, 3]], before[[0, 3, 4]])
+    assert np.abs(held.descriptors[1] - before[1]).max() > 0.01
     assert "broken.png" in (tmp_path / "vectors.parquet.skipped.csv").read_text()
 
 

@@ -8,7 +8,7 @@ import pytest
 from insclr.errors import UserError
 from insclr.retrieval.score import UNCALIBRATED
 from insclr.retrieval.search import Search, search_set
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 
 def rows(*directions: tuple[float, ...]) -> np.ndarray:
@@ -24,7 +24,7 @@ X, Y = rows((1, 0, 0)), rows((0, 1, 0))
 def store(tmp_path: Path) -> Store:
     store = create_store(tmp_path / "s", StoreInfo("m", "f", 3, tmp_path))
     pictures = [
-        Picture(f"{i}.jpg", str(i), 1, 1, {"kind": "even" if i % 2 == 0 else "odd"}) for i in range(6)
+        IndexedImage(f"{i}.jpg", str(i), 1, 1, {"kind": "even" if i % 2 == 0 else "odd"}) for i in range(6)
     ]
     store.upsert(pictures, DATABASE)
     return store

@@ -124,6 +124,6 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
         files = describe_with(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
         longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
-        np.testing.assert_allclose(describer.pictures(decoded, boxes), files, atol=1e-5)
+        np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)
         if boxes[0] is None:
             np.testing.assert_allclose(describer.files(images, Skipped()), files, atol=1e-5)

@@ -39,7 +39,7 @@ def picture_of(collection: ServedStore, path: str) -> bytes:
 
 
 def row_of(collection: ServedStore, path: str) -> int:
-    return collection.store.pictures()[path].id
+    return collection.store.rows_by_path()[path].id
 
 
 def upload(content: bytes, name: str = "query.png") -> dict:
@@ -92,9 +92,9 @@ def test_several_queries_are_one_query_set(client: TestClient, collection: Serve
     answer = client.post("/api/search", data={"rows": refs, "top": 10, "aggregate": "max"})
     things = {path.split("/")[0] for path in found(answer)[:8]}
     assert {"0", "1"} <= things
-    vectors = collection.store.vectors([int(ref[2:]) for ref in refs])
+    vectors = collection.store.descriptors([int(ref[2:]) for ref in refs])
     mean = client.post("/api/search", data={"rows": refs, "top": 1}).json()["matches"][0]
-    row = collection.store.vectors([int(mean["ref"][2:])])[0]
+    row = collection.store.descriptors([int(mean["ref"][2:])])[0]
     assert mean["similarity"] == pytest.approx(float((vectors @ row).mean()), abs=2e-3)
 
 

@@ -79,7 +79,7 @@ def duplicates(
 
     opened = open_store(store)
     try:
-        groups = [[row.picture.path for row in group] for group in find_duplicates(opened)]
+        groups = [[row.image.path for row in group] for group in find_duplicates(opened)]
     finally:
         opened.close()
     for group in groups:

@@ -40,10 +40,10 @@ class ViewSpec:
 
     @property
     def longest(self) -> int:
-        """Longest side that pictures need for these views.
+        """Longest side that images need for these views.
 
         Half as much again as the largest view: then neither the smallest crop (0.63 of a side) nor squashing
-        a 3:2 photo has to enlarge.
+        a 3:2 image has to enlarge.
         """
         plain = self.plain_size if self.plain else 0
         return round(1.5 * max(plain, self.augmented_size if self.augmented else 0))

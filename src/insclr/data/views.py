@@ -1,4 +1,4 @@
-"""The two forms in which a picture enters the network: plain and augmented (paper, implementation details).
+"""The two forms in which an image enters the network: plain and augmented (paper, implementation details).
 
 Views are uint8 tensors: normalising belongs to the network, which knows its own mean and deviation. They are
 resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or two at a third of the time.
@@ -17,20 +17,20 @@ from insclr.data.decode import Box, crop_box
 
 Fit = Literal["square", "longest"]
 
-# After so many shapes that do not fit into the picture the largest one that does is taken.
+# After so many shapes that do not fit into the image the largest one that does is taken.
 _ATTEMPTS = 10
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """The picture as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
+    """The image as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> Tensor:
-    """The whole picture, only resized (bicubic, antialiased): uint8 (3, H, W).
+    """The whole image, only resized (bicubic, antialiased): uint8 (3, H, W).
 
     "square" squashes it to size x size, so that views stack into a batch; "longest" keeps the aspect and
-    gives the longest side `size`. Small pictures are enlarged.
+    gives the longest side `size`. Small images are enlarged.
     """
     pixels = to_pixels(image) if isinstance(image, Image.Image) else image
     _, height, width = pixels.shape
@@ -87,7 +87,7 @@ def augmented_view(
     ratio: tuple[float, float] = (0.75, 1.33),
     flip: float = 0.5,
 ) -> Tensor:
-    """A random part of the picture, resized and perhaps mirrored: uint8 (3, size, size).
+    """A random part of the image, resized and perhaps mirrored: uint8 (3, size, size).
 
     All chance comes from `generator`, of which every call takes the same number of draws.
     """
@@ -108,9 +108,9 @@ def random_box(
 ) -> tuple[int, int, int, int]:
     """Where a random resized crop is taken: left, top, right, bottom in pixels.
 
-    Area uniform in `scale` times the picture's, width / height log-uniform in `ratio`, place uniform: the
+    Area uniform in `scale` times the image's, width / height log-uniform in `ratio`, place uniform: the
     distribution of torchvision's RandomResizedCrop, which can draw from the global generator only. The same
-    draws take the same part of a picture whatever the size it was decoded at.
+    draws take the same part of an image whatever the size it was decoded at.
     """
     low, high = (math.log(r) for r in ratio)
     for area, shape, x, y in torch.rand(_ATTEMPTS, 4, generator=generator).tolist():

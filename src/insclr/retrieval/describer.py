@@ -1,4 +1,4 @@
-"""From pictures to the vectors a store holds: one object for files in bulk and for a query in memory."""
+"""From images to the descriptors a store holds: one object for files in bulk and for a query in memory."""
 
 import threading
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _FEW_FILES = 16
 
 
 class Describer(Protocol):
-    """What makes vectors; the name is what `resolve_model` takes, the fingerprint that of the exact weights."""
+    """What makes descriptors; the name is what `resolve_model` takes, the fingerprint that of the exact weights."""
 
     name: str
     fingerprint: str
@@ -36,12 +36,10 @@ class Describer(Protocol):
     )
 
     def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
-        """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
 
-    def pictures(
-        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
-    ) -> Descriptors:
-        """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
 
 
 class ModelDescriber:
@@ -59,7 +57,7 @@ class ModelDescriber:
         self._turns = threading.BoundedSemaphore(2)
 
     def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
-        """Unit vectors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
         descriptor = self._model.recipe.descriptor
         with self._turns:
             found = describe_with(
@@ -71,22 +69,20 @@ class ModelDescriber:
             )
         return np.asarray(found.numpy(), dtype=np.float32)
 
-    def pictures(
-        self, pictures: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
-    ) -> Descriptors:
-        """Unit vectors (pictures, dim) of RGB pictures in memory, or of the parts of them inside boxes."""
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
         wanted = self._model.recipe.descriptor
         network = self._model.network.eval()
         device = device_of(network)
-        vectors = []
+        descriptors = []
         with self._turns, torch.inference_mode(), describing_autocast(device):
-            for picture, box in zip(pictures, boxes or [None] * len(pictures), strict=True):
-                views = descriptor_views(picture, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
+            for image, box in zip(images, boxes or [None] * len(images), strict=True):
+                views = descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
                 stacks = [view[None].to(device) for view in views]
                 found = [network(at_scale(stack, scale))[0] for stack in stacks for scale in wanted.scales]
                 total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
-                vectors.append(functional.normalize(total, dim=0))
-        return np.asarray(torch.stack(vectors).numpy(), dtype=np.float32)
+                descriptors.append(functional.normalize(total, dim=0))
+        return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
 
 
 def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:

@@ -102,10 +102,10 @@ def search(
     upload_boxes, stored_boxes = parse_boxes(boxes, len(pictures)), parse_boxes(row_boxes, len(rows))
     row_queries = [parse_row(served, ref, box) for ref, box in zip(rows, stored_boxes, strict=True)]
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-    vectors = describe_queries(
+    descriptors = describe_queries(
         home, uploads, row_queries, fractions=box_unit == "fraction", max_pixels=limits.max_pixels
     )
-    matches = _others(home, vectors, asked, row_queries)
+    matches = _others(home, descriptors, asked, row_queries)
     return SearchAnswer(
         store=store,
         cutoff=round(home.cutoff(), 4),
@@ -116,13 +116,15 @@ def search(
     )
 
 
-def _others(home: ServedStore, vectors: Descriptors, asked: Search, rows: Sequence[RowQuery]) -> list[Match]:
+def _others(
+    home: ServedStore, descriptors: Descriptors, asked: Search, rows: Sequence[RowQuery]
+) -> list[Match]:
     """The matches but the queries themselves: a whole indexed picture is no answer to itself.
 
     They are told apart by their files, since another store gives the same file another id.
     """
     own = {one.home.file(one.row) for one in rows if one.box is None}
-    found = search_set(home.store, vectors, replace(asked, top=min(MAX_TOP, asked.top + len(own))))
+    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))))
     return [one for one in found if home.store.info.root / one.path not in own][: asked.top]
 
 
@@ -156,7 +158,7 @@ def thumbnail(
     with _readable(found):
         file = home.thumbnail(found)
     # A browser may keep it but asks each time: a vanished file must not go on being shown.
-    headers = {"cache-control": "private, no-cache", "etag": f'"{found.picture.hash}"'}
+    headers = {"cache-control": "private, no-cache", "etag": f'"{found.image.hash}"'}
     if if_none_match == headers["etag"]:
         return Response(status_code=304, headers=headers)
     return FileResponse(file, media_type="image/jpeg", headers=headers)
@@ -178,4 +180,4 @@ def _readable(row: Row) -> Iterator[None]:
     try:
         yield
     except BadImage as bad:
-        raise Refused(404, f"{row.picture.path}: {bad.reason}") from bad
+        raise Refused(404, f"{row.image.path}: {bad.reason}") from bad

@@ -1,4 +1,4 @@
-"""From what a request brings (uploads, rows, boxes) to query vectors for a store."""
+"""From what a request brings (uploads, rows, boxes) to query descriptors for a store."""
 
 import io
 import math
@@ -69,7 +69,7 @@ def describe_queries(
     fractions: bool,
     max_pixels: int,
 ) -> Descriptors:
-    """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
+    """The descriptors (queries, dim) of all queries; a row of the same store needs no network."""
     stored = [one.row for one in rows if one.home is store and one.box is None]
     described = [one for one in rows if one.home is not store or one.box is not None]
     longest = store.describer.longest
@@ -78,13 +78,13 @@ def describe_queries(
     parts: list[Descriptors] = []
     try:
         if stored:
-            parts.append(store.vectors_of(stored))
+            parts.append(store.descriptors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
     if decoded:
         given = [one.box for one in uploads] + [one.box for one in described]
         boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
-        parts.append(store.describer.pictures(decoded, boxes))
+        parts.append(store.describer.images(decoded, boxes))
     return np.concatenate(parts)
 
 
@@ -107,22 +107,20 @@ def _decoded_row(query: RowQuery, longest: int) -> Image.Image:
     try:
         return decode(query.home.file(query.row), None if query.box else longest)
     except BadImage as bad:
-        raise Refused(404, f"{query.row.picture.path} cannot be read: {bad.reason}") from bad
+        raise Refused(404, f"{query.row.image.path} cannot be read: {bad.reason}") from bad
 
 
-def _box_in_pixels(box: Box | None, picture: Image.Image, fractions: bool) -> Box | None:
+def _box_in_pixels(box: Box | None, image: Image.Image, fractions: bool) -> Box | None:
     """The part of the box that lies inside the picture, at least a pixel of it."""
     if box is None:
         return None
     left, top, right, bottom = box
     if fractions:
-        left, right = left * picture.width, right * picture.width
-        top, bottom = top * picture.height, bottom * picture.height
-    if right <= 0 or bottom <= 0 or left >= picture.width or top >= picture.height:
-        raise Refused(
-            422, f"the box lies outside of the picture of {picture.width} x {picture.height} pixels"
-        )
+        left, right = left * image.width, right * image.width
+        top, bottom = top * image.height, bottom * image.height
+    if right <= 0 or bottom <= 0 or left >= image.width or top >= image.height:
+        raise Refused(422, f"the box lies outside of the picture of {image.width} x {image.height} pixels")
     # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
-    left, top = min(max(left, 0), picture.width - 1), min(max(top, 0), picture.height - 1)
-    right, bottom = min(max(right, left + 1), picture.width), min(max(bottom, top + 1), picture.height)
+    left, top = min(max(left, 0), image.width - 1), min(max(top, 0), image.height - 1)
+    right, bottom = min(max(right, left + 1), image.width), min(max(bottom, top + 1), image.height)
     return left, top, right, bottom

@@ -13,7 +13,7 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import decode
 from insclr.files import whole_file
 from insclr.retrieval.describer import Describer
-from insclr.retrieval.score import calibration_of
+from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
 from insclr.web.settings import ServeSettings
 
@@ -49,15 +49,15 @@ class ServedStore:
 
     def file(self, row: Row) -> Path:
         """Where the picture of a row is: the only way from a request to the disk."""
-        return self.store.info.root / row.picture.path
+        return self.store.info.root / row.image.path
 
-    def vectors_of(self, rows: Sequence[Row]) -> Descriptors:
-        """The stored vectors of rows."""
-        return self.store.vectors([row.id for row in rows])
+    def descriptors_of(self, rows: Sequence[Row]) -> Descriptors:
+        """The stored descriptors of rows."""
+        return self.store.descriptors([row.id for row in rows])
 
     def cutoff(self) -> float:
         """The cosine of the calibrated cut-off."""
-        return calibration_of(self.store).cutoff
+        return score_curve_of(self.store).cutoff
 
     def sample(self, count: int, seed: int) -> list[Row]:
         """Some rows by chance, the same for the same seed."""
@@ -67,7 +67,7 @@ class ServedStore:
 
     def thumbnail(self, row: Row) -> Path:
         """A small JPEG of the row's picture, made once; raises BadImage when the file gives none (any more)."""
-        name = row.picture.hash
+        name = row.image.hash
         file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
         source = self.file(row)
         if not file.exists() or not source.exists():
@@ -100,8 +100,8 @@ class Served:
 
 
 def _jpeg(source: Path, side: int, quality: int) -> bytes:
-    picture = decode(source, longest=side)
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    image = decode(source, longest=side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     written = io.BytesIO()
-    picture.save(written, "JPEG", quality=quality, optimize=True)
+    image.save(written, "JPEG", quality=quality, optimize=True)
     return written.getvalue()

@@ -78,7 +78,7 @@ def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     return Ranking(np.take_along_axis(ranking.ids, order, axis=1), new, ranking.own)
 
 
-def unit_rows(vectors: Descriptors) -> Descriptors:
+def unit_rows(descriptors: Descriptors) -> Descriptors:
     """Each row divided by its length; a row of zeros stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+    lengths = np.linalg.norm(descriptors, axis=1, keepdims=True)
+    return np.asarray(descriptors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -131,7 +131,7 @@ def _expanded(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: in
 
 
 def _fractions(similar: Scores) -> Scores:
-    """Weights exp(-squared distance) of unit vectors with these inner products, summing to one."""
+    """Weights exp(-squared distance) of unit descriptors with these inner products, summing to one."""
     weights = np.exp(2 * similar - 2)
     return np.asarray(weights / max(float(weights.sum()), 1e-12), dtype=np.float32)
 
