@@ -29,7 +29,7 @@ def small_roxford(root, missing=()):
 
 
 class Describer:
-    """Vectors that rank the database as in RANKING for every query; keeps what it was asked."""
+    """Descriptors that rank the database as in RANKING for every query; keeps what it was asked."""
 
     def __init__(self, unreadable=()):
         self.asked, self.unreadable = [], unreadable
@@ -45,16 +45,27 @@ class Describer:
 
 
 def test_settings_boxes_and_json(tmp_path):
-    embed = Describer()
-    result = evaluate_protocol(small_roxford(tmp_path), embed)
-    assert embed.asked[0] == (("jpg/query_a.jpg", "jpg/query_b.jpg"), ((0, 0, 4, 4),) * 2)
-    assert embed.asked[1][1] is None
+    describe = Describer()
+    result = evaluate_protocol(small_roxford(tmp_path), describe)
+    assert describe.asked[0] == (("jpg/query_a.jpg", "jpg/query_b.jpg"), ((0, 0, 4, 4),) * 2)
+    assert describe.asked[1][1] is None
     told = json.loads(json.dumps(result.to_json()))
     maps = {setting: told[setting]["map"] for setting in ("easy", "medium", "hard")}
     assert maps == pytest.approx({"easy": 79.1667, "medium": 83.5417, "hard": 70.8333}, abs=1e-3)
     assert told["medium"]["mp@10"] == pytest.approx(66.667, abs=1e-3)
     assert (told["queries"], told["images"], told["missing"]) == (2, 10, [])
     assert "83.54" in result.table()
+
+
+def test_distractor_images_are_described_and_unreadable_ones_left_out(tmp_path):
+    (tmp_path / "far").mkdir()
+    for name in ("image_0.jpg", "image_1.jpg", "image_2.jpg"):
+        (tmp_path / "far" / name).touch()
+    describe = Describer(unreadable=("image_1",))
+    rows = read_distractors(tmp_path / "far", describe)
+    assert describe.asked == [(("image_0.jpg", "image_1.jpg", "image_2.jpg"), None)]
+    angles = [0.1 + 0.1 * RANKING.index(number) for number in (0, 2)]
+    np.testing.assert_allclose(rows, [[np.cos(a), np.sin(a)] for a in angles], atol=1e-6)
 
 
 def test_missing_images_are_listed_counted_and_refused(tmp_path):
@@ -110,13 +121,13 @@ def test_distractor_descriptors_follow_the_database(tmp_path):
 def test_distractor_files(tmp_path):
     rows = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "far.npy", rows)
-    assert np.array_equal(read_distractors(tmp_path / "far.npy"), rows)
+    assert np.array_equal(read_distractors(tmp_path / "far.npy", Describer()), rows)
     np.save(tmp_path / "flat.npy", rows[0])
     with pytest.raises(UserError, match="one row for each"):
-        read_distractors(tmp_path / "flat.npy")
+        read_distractors(tmp_path / "flat.npy", Describer())
     (tmp_path / "bad.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not a readable"):
-        read_distractors(tmp_path / "bad.npy")
+        read_distractors(tmp_path / "bad.npy", Describer())
 
 
 def test_re_ranking_changes_the_order(tmp_path):

@@ -12,8 +12,16 @@ from insclr.cli import app
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from insclr.data.decode import Box
+    from insclr.data.images import ImageList
+    from insclr.evaluation.protocol import RetrievalProtocol
     from insclr.evaluation.results import LabelResult, ProtocolResult
     from insclr.model.model_file import Model
+    from insclr.retrieval.rerank import Reranker
 
 
 class Unit(StrEnum):
@@ -62,7 +70,7 @@ def evaluate(
         Path | None, typer.Option(help="Its ground truth, where not under --root.")
     ] = None,
     distractors: Annotated[
-        Path | None, typer.Option(help="Descriptors of distractors: .npy, .npz, .parquet.")
+        Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
     rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
@@ -75,12 +83,7 @@ def evaluate(
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
-    from insclr.evaluation.evaluate import (
-        evaluate_labels,
-        evaluate_protocol,
-        read_distractors,
-        require_images,
-    )
+    from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.evaluation.protocols import load_protocol
     from insclr.retrieval.describe import describe_images
     from insclr.retrieval.rerank import rerank as find_reranker
@@ -100,15 +103,31 @@ def evaluate(
         assert root is not None
         benchmark = load_protocol(protocol, root, ground_truth)
         found = _load(model, size, fit, scales, device)
-        result = evaluate_protocol(
-            benchmark,
-            lambda images, boxes: describe_images(found, images, boxes=boxes),
-            reranker,
-            distractors=read_distractors(distractors) if distractors else None,
-            allow_missing=allow_missing,
-        )
+        result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
+
+
+def _on_benchmark(
+    model: "Model",
+    benchmark: "RetrievalProtocol",
+    distractors: Path | None,
+    reranker: "Reranker | None",
+    allow_missing: bool,
+) -> "ProtocolResult":
+    from insclr.evaluation.evaluate import evaluate_protocol, read_distractors
+    from insclr.retrieval.describe import describe_images
+
+    def describe(images: "ImageList", boxes: "Sequence[Box | None] | None") -> "Tensor":
+        return describe_images(model, images, boxes=boxes)
+
+    return evaluate_protocol(
+        benchmark,
+        describe,
+        reranker,
+        distractors=read_distractors(distractors, describe) if distractors else None,
+        allow_missing=allow_missing,
+    )
 
 
 @app.command()

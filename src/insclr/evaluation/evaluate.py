@@ -10,7 +10,7 @@ from torch import Tensor
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import Box
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
@@ -105,16 +105,22 @@ def evaluate_protocol(
     return ProtocolResult(protocol.name, scores, len(queries), len(database), missing + unreadable)
 
 
-def read_distractors(file: Path) -> Descriptors:
-    """Distractor descriptors (N, D) from .npy, or a descriptor file of `insclr embed` (.npz, .parquet)."""
-    if file.suffix != ".npy":
-        return read_descriptors(file).descriptors
+def read_distractors(source: Path, describe: Describe) -> Descriptors:
+    """Distractor descriptors (N, D): from .npy or a descriptor file of `insclr embed` (.npz, .parquet).
+
+    The images of a folder, or of a .txt or .csv list, are described; unreadable ones are left out.
+    """
+    if source.is_dir() or source.suffix in (".txt", ".csv"):
+        described = as_descriptors(describe(list_images(source), None))
+        return described[described.any(axis=1)]
+    if source.suffix != ".npy":
+        return read_descriptors(source).descriptors
     try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+        rows = np.load(source, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{file}: not a readable .npy array ({error}).") from error
+        raise UserError(f"{source}: not a readable .npy array ({error}).") from error
     if rows.ndim != 2:
-        raise UserError(f"{file}: an array of shape {rows.shape}; expected one row for each distractor.")
+        raise UserError(f"{source}: an array of shape {rows.shape}; expected one row for each distractor.")
     return as_descriptors(rows)
 
 
