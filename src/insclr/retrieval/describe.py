@@ -77,7 +77,7 @@ def describe_with(
 
 
 def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:
-    """What a model remembers about extraction, changed where the user said otherwise."""
+    """How a model remembers to describe images, changed where the user said otherwise."""
     changes: dict[str, object] = {}
     if size:
         changes["size"] = size

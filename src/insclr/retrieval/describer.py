@@ -26,14 +26,15 @@ _FEW_FILES = 16
 
 
 class Describer(Protocol):
-    """What makes descriptors; the name is what `resolve_model` takes, the fingerprint that of the exact weights."""
+    """What makes descriptors; the name is what `resolve_model` takes, the fingerprint that of the exact weights.
+
+    `longest` is the longest side at which a whole image is to be decoded; one with a box is decoded in full.
+    """
 
     name: str
     fingerprint: str
     dim: int
-    longest: (
-        int  # longest side at which a whole image is decoded for it; an image with a box is decoded whole
-    )
+    longest: int
 
     def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
         """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
