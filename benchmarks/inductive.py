@@ -13,11 +13,11 @@ import torch
 
 from insclr.data.labels import Labels, read_labels
 from insclr.evaluation.evaluate import evaluate_labels
+from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
-from insclr.retrieval.extract import describe
+from insclr.retrieval.describe import describe_images
 from insclr.training.train import train
-from insclr.jobs.whiten import whiten_model
 
 
 def halves(labels: Labels) -> tuple[Labels, Labels]:
@@ -47,7 +47,7 @@ def main() -> None:
     pretrained = replace(pretrained, recipe=replace(pretrained.recipe, descriptor=recipe.descriptor))
 
     def measure(name: str, model: Model) -> None:
-        result = evaluate_labels(describe(model, unseen.images), unseen)
+        result = evaluate_labels(describe_images(model, unseen.images), unseen)
         print(f"{name:<32}{result.map:6.2f}", flush=True)
 
     print(f"trained on {len(seen)} images, tested on {len(unseen)} of other things")

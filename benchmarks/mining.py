@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from insclr.mining.criteria import Criteria
+from insclr.training.banks import RoundBanks, open_banks
+from insclr.training.step import Batch, announce, contrast, decide
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,12 +24,9 @@ from insclr.checkpoint import save_checkpoint
 from insclr.data.tuples import TupleSampler
 from insclr.memory.round_pool import map_large_pool
 from insclr.mining.calibrate import calibrate
-from insclr.mining.criteria import Criteria
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
 from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
-from insclr.training.banks import RoundBanks, open_banks
-from insclr.training.step import Batch, announce, contrast, decide
 from table import Row, milliseconds
 from timing import in_turns
 

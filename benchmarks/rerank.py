@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.retrieval.embeddings import read_embeddings
-from insclr.retrieval.rerank import RERANKERS, Vectors, rank
+from insclr.retrieval.descriptor_file import read_descriptors
+from insclr.retrieval.rerank import RERANKERS, rank
 
 
 def main() -> None:
@@ -52,13 +53,13 @@ def labelled(vectors_file: Path, labels_file: Path, names: list[str]) -> None:
         print(f"| {name} | {result.map:.2f} | {result.recall(1):.2f} | {seconds:.1f} |", flush=True)
 
 
-def read_vectors(file: Path) -> tuple[tuple[str, ...], Vectors]:
+def read_vectors(file: Path) -> tuple[tuple[str, ...], Descriptors]:
     try:
-        held = read_embeddings(file)
+        held = read_descriptors(file)
     except UserError:
         with np.load(file) as plain:
             return tuple(plain["paths"].tolist()), plain["vectors"]
-    return held.paths, held.vectors
+    return held.paths, held.descriptors
 
 
 def at_random(images: int, dim: int, queries: int, names: list[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from insclr.retrieval.store import Picture, StoreInfo, create_store, open_store
+from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_store
 from insclr.retrieval.store import nearest as nearest_rows
 
 TOP = 10
@@ -53,7 +53,7 @@ def store_engine(name: str, uri: str, vectors: np.ndarray, queries: np.ndarray, 
     began = time.perf_counter()
     for start in range(0, len(vectors), 5000):
         part = vectors[start : start + 5000]
-        store.upsert([Picture(str(start + i), str(start + i), 1, 1) for i in range(len(part))], part)
+        store.upsert([IndexedImage(str(start + i), str(start + i), 1, 1) for i in range(len(part))], part)
     written = time.perf_counter() - began
     store.close()
     store = open_store(uri)
@@ -61,7 +61,7 @@ def store_engine(name: str, uri: str, vectors: np.ndarray, queries: np.ndarray, 
     store.search(queries[:1], TOP)
     first = time.perf_counter() - began
     print(f"{name:<44} rows written in {written:.1f} s, first search after {first:.1f} s")
-    place = {row.id: int(path) for path, row in store.pictures().items()}
+    place = {row.id: int(path) for path, row in store.rows_by_path().items()}
 
     def search(query: np.ndarray) -> list[int]:
         return [place[int(one)] for one in store.search(query[None], TOP).ids[0] if one >= 0]

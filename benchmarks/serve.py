@@ -21,9 +21,9 @@ import numpy as np
 PORT = 18473
 SERVER = """
 import sys
-from insclr.web.server import open_collections, serve
+from insclr.web.server import open_served, serve
 from insclr.web.settings import ServeSettings
-serve(open_collections([sys.argv[1]]), ServeSettings(port=int(sys.argv[2])))
+serve(open_served([sys.argv[1]]), ServeSettings(port=int(sys.argv[2])))
 """
 
 

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from insclr.training.banks import fill_banks, open_banks
+from insclr.training.rounds import Round, train_round
+from insclr.training.step import Batch
 from torch import Tensor
 
 from insclr.data.cache import build_cache
@@ -29,10 +32,7 @@ from insclr.ranks import Ranks
 from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
 from insclr.training import sources
-from insclr.training.banks import fill_banks, open_banks
 from insclr.training.cpu import keep_freed_memory
-from insclr.training.rounds import Round, train_round
-from insclr.training.step import Batch
 from photos import draw_photos
 from table import Row, milliseconds
 from timing import seconds

@@ -46,6 +46,27 @@ def test_help_answers_within_half_a_second_of_processor_time() -> None:
     ) < 0.5
 
 
+def test_a_device_that_is_not_there_is_told_by_every_command_that_describes(
+    small_collection: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    model, labels = "pretrained:efficientnet_lite0", ("--labels", small_collection / "labels.csv")
+    for arguments in (
+        ("embed", model, small_collection, "--out", tmp_path / "d.npz"),
+        ("evaluate", model, *labels),
+        ("compare", model, "pretrained:other", *labels),
+        ("index", model, small_collection, "--store", tmp_path / "store"),
+        ("whiten", model, small_collection, "--out", tmp_path / "white.safetensors"),
+    ):
+        status, _, message = _call(capsys, *arguments, "--device", "cuda:1")
+        assert status == 2, arguments
+        assert "The device cuda:1 is not there" in message
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_users_mistake_is_one_message_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from insclr.model.model_file import Model
     from insclr.model.model_file import resolve_model as load
     from insclr.recipe import Recipe, load_recipe
-    from insclr.retrieval.extract import describe as embed
+    from insclr.retrieval.describe import describe_images as embed
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _WHERE = {
     "Model": ("insclr.model.model_file", "Model"),
     "Recipe": ("insclr.recipe", "Recipe"),
     "UserError": ("insclr.errors", "UserError"),
-    "embed": ("insclr.retrieval.extract", "describe"),
+    "embed": ("insclr.retrieval.describe", "describe_images"),
     "list_images": ("insclr.data.images", "list_images"),
     "load": ("insclr.model.model_file", "resolve_model"),
     "load_recipe": ("insclr.recipe", "load_recipe"),

@@ -211,11 +211,6 @@ def test_no_batches_is_no_work(photos: Callable[..., Path]) -> None:
     assert batches(list_images(photos(2)), []) == []
 
 
-def test_views_that_do_not_stack_are_refused() -> None:
-    with pytest.raises(ValueError, match="square"):
-        ViewSpec(fit="longest")
-
-
 def test_little_shared_memory_takes_fewer_workers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,13 +34,3 @@ def test_names_that_are_not_text_are_written_byte_for_byte(tmp_path: Path) -> No
     skipped.add(os.fsdecode(b"caf\xe9.jpg"), "corrupt")
     skipped.write(tmp_path / "skipped.csv")
     assert b"caf\xe9.jpg,corrupt" in (tmp_path / "skipped.csv").read_bytes()
-
-
-def test_summary_counts_kinds() -> None:
-    skipped = Skipped()
-    assert skipped.summary() == "no images skipped"
-    skipped.add("a", "truncated: the file ends before the picture does")
-    assert skipped.summary() == "1 image skipped: 1 x truncated"
-    skipped.add("b", "file not found (moved or deleted)")
-    skipped.add("c", "file not found (moved or deleted)")
-    assert skipped.summary() == "3 images skipped: 2 x file not found, 1 x truncated"

@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +19,7 @@ def ring_pool(images: int, size: int) -> Tensor:
 def test_every_image_is_an_anchor_once_an_epoch(images: int, tuples: int, seed: int, epochs: int) -> None:
     sampler = TupleSampler(ring_pool(images, 2), tuples, 1, seed)
     batches = -(-epochs * images // tuples)
-    anchors = torch.cat([batch[:, 0] for batch in itertools.islice(sampler, batches)]).tolist()
+    anchors = torch.cat([sampler.step(n)[:, 0] for n in range(batches)]).tolist()
     for epoch in range(epochs):
         assert sorted(anchors[epoch * images : (epoch + 1) * images]) == list(range(images))
 
@@ -36,7 +34,8 @@ def test_a_tuple_is_the_anchor_and_its_first_neighbours() -> None:
 
 def test_batch_n_needs_no_replay() -> None:
     pool = ring_pool(11, 4)
-    in_order = list(itertools.islice(TupleSampler(pool, 3, 2, seed=5), 12))
+    sampler = TupleSampler(pool, 3, 2, seed=5)
+    in_order = [sampler.step(n) for n in range(12)]
     for n in (11, 0, 7, 3, 4):
         assert torch.equal(TupleSampler(pool, 3, 2, seed=5).step(n), in_order[n])
     fresh = TupleSampler(pool, 3, 2, seed=5)
@@ -48,21 +47,6 @@ def test_seeds_and_epochs_differ() -> None:
     first = TupleSampler(pool, 50, 1, seed=1)
     assert not torch.equal(first.step(0), first.step(1))
     assert not torch.equal(first.step(0), TupleSampler(pool, 50, 1, seed=2).step(0))
-
-
-def test_a_restored_sampler_goes_on_where_it_stood() -> None:
-    pool = ring_pool(10, 3)
-    sampler = TupleSampler(pool, 4, 2, seed=0)
-    seen = list(itertools.islice(sampler, 3))
-    restored = TupleSampler(pool, 4, 2, seed=0)
-    restored.load_state_dict(sampler.state_dict())
-    assert torch.equal(next(iter(restored)), sampler.step(len(seen)))
-
-
-def test_state_of_other_settings_is_refused() -> None:
-    pool = ring_pool(10, 3)
-    with pytest.raises(UserError, match="seed 0 and 4 tuples"):
-        TupleSampler(pool, 5, 2, seed=0).load_state_dict(TupleSampler(pool, 4, 2, seed=0).state_dict())
 
 
 def test_more_tuples_than_images_is_refused() -> None:

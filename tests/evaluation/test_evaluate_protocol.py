@@ -28,8 +28,8 @@ def small_roxford(root, missing=()):
     return load_protocol("roxford5k", root)
 
 
-class Embedder:
-    """Vectors that rank the database as in RANKING for every query; keeps what it was asked."""
+class Describer:
+    """Descriptors that rank the database as in RANKING for every query; keeps what it was asked."""
 
     def __init__(self, unreadable=()):
         self.asked, self.unreadable = [], unreadable
@@ -45,10 +45,10 @@ class Embedder:
 
 
 def test_settings_boxes_and_json(tmp_path):
-    embed = Embedder()
-    result = evaluate_protocol(small_roxford(tmp_path), embed)
-    assert embed.asked[0] == (("jpg/query_a.jpg", "jpg/query_b.jpg"), ((0, 0, 4, 4),) * 2)
-    assert embed.asked[1][1] is None
+    describe = Describer()
+    result = evaluate_protocol(small_roxford(tmp_path), describe)
+    assert describe.asked[0] == (("jpg/query_a.jpg", "jpg/query_b.jpg"), ((0, 0, 4, 4),) * 2)
+    assert describe.asked[1][1] is None
     told = json.loads(json.dumps(result.to_json()))
     maps = {setting: told[setting]["map"] for setting in ("easy", "medium", "hard")}
     assert maps == pytest.approx({"easy": 79.1667, "medium": 83.5417, "hard": 70.8333}, abs=1e-3)
@@ -57,9 +57,20 @@ def test_settings_boxes_and_json(tmp_path):
     assert "83.54" in result.table()
 
 
+def test_distractor_images_are_described_and_unreadable_ones_left_out(tmp_path):
+    (tmp_path / "far").mkdir()
+    for name in ("image_0.jpg", "image_1.jpg", "image_2.jpg"):
+        (tmp_path / "far" / name).touch()
+    describe = Describer(unreadable=("image_1",))
+    rows = read_distractors(tmp_path / "far", describe)
+    assert describe.asked == [(("image_0.jpg", "image_1.jpg", "image_2.jpg"), None)]
+    angles = [0.1 + 0.1 * RANKING.index(number) for number in (0, 2)]
+    np.testing.assert_allclose(rows, [[np.cos(a), np.sin(a)] for a in angles], atol=1e-6)
+
+
 def test_missing_images_are_listed_counted_and_refused(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_3", "query_b"))
-    embed = Embedder()
+    embed = Describer()
     with pytest.raises(UserError, match=r"2 of 12 images") as error:
         evaluate_protocol(protocol, embed)
     assert "image_3.jpg" in str(error.value)
@@ -70,12 +81,12 @@ def test_missing_images_are_listed_counted_and_refused(tmp_path):
 
 def test_unreadable_images_are_refused_as_well(tmp_path):
     with pytest.raises(UserError, match=r"1 of 12 images are missing or unreadable:\n.*image_9"):
-        evaluate_protocol(small_roxford(tmp_path), Embedder(unreadable=("image_9",)))
+        evaluate_protocol(small_roxford(tmp_path), Describer(unreadable=("image_9",)))
 
 
 def test_allowed_missing_and_unreadable_images_are_taken_out(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_3", "query_b"))
-    result = evaluate_protocol(protocol, Embedder(unreadable=("image_9",)), allow_missing=True)
+    result = evaluate_protocol(protocol, Describer(unreadable=("image_9",)), allow_missing=True)
     assert (result.queries, result.images, len(result.missing)) == (1, 8, 3)
     # Without images 3 and 9, easy is image 1 alone, and all before it are junk.
     assert result.scores["easy"].means["map"] == 1.0
@@ -84,7 +95,7 @@ def test_allowed_missing_and_unreadable_images_are_taken_out(tmp_path):
 
 def test_a_setting_without_positives_has_no_number(tmp_path):
     protocol = small_roxford(tmp_path, missing=("image_5", "image_8"))
-    told = evaluate_protocol(protocol, Embedder(), allow_missing=True).to_json()
+    told = evaluate_protocol(protocol, Describer(), allow_missing=True).to_json()
     assert told["hard"] == {"map": None, "mp@1": None, "mp@5": None, "mp@10": None, "queries": 0}
     assert told["easy"]["queries"] == 2
 
@@ -92,31 +103,31 @@ def test_a_setting_without_positives_has_no_number(tmp_path):
 def test_no_query_left_is_an_error_even_when_missing_is_allowed(tmp_path):
     protocol = small_roxford(tmp_path, missing=("query_a", "query_b"))
     with pytest.raises(UserError, match="none of the 2 query images"):
-        evaluate_protocol(protocol, Embedder(), allow_missing=True)
+        evaluate_protocol(protocol, Describer(), allow_missing=True)
 
 
 def test_distractor_descriptors_follow_the_database(tmp_path):
     protocol = small_roxford(tmp_path)
     nearest = np.array([[1.0, 0.0]], dtype=np.float32)
-    result = evaluate_protocol(protocol, Embedder(), distractors=nearest)
+    result = evaluate_protocol(protocol, Describer(), distractors=nearest)
     assert result.images == 11
     # Every easy positive falls back by one place: ranks 1 and 3 instead of 0 and 2.
     expected = ((0 / 1 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2
     assert result.scores["easy"].means["map"] == pytest.approx(expected)
     with pytest.raises(UserError, match="3 dimensions"):
-        evaluate_protocol(protocol, Embedder(), distractors=np.ones((2, 3), dtype=np.float32))
+        evaluate_protocol(protocol, Describer(), distractors=np.ones((2, 3), dtype=np.float32))
 
 
 def test_distractor_files(tmp_path):
     rows = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "far.npy", rows)
-    assert np.array_equal(read_distractors(tmp_path / "far.npy"), rows)
+    assert np.array_equal(read_distractors(tmp_path / "far.npy", Describer()), rows)
     np.save(tmp_path / "flat.npy", rows[0])
     with pytest.raises(UserError, match="one row for each"):
-        read_distractors(tmp_path / "flat.npy")
+        read_distractors(tmp_path / "flat.npy", Describer())
     (tmp_path / "bad.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not a readable"):
-        read_distractors(tmp_path / "bad.npy")
+        read_distractors(tmp_path / "bad.npy", Describer())
 
 
 def test_re_ranking_changes_the_order(tmp_path):
@@ -125,6 +136,6 @@ def test_re_ranking_changes_the_order(tmp_path):
     def backwards(_queries, _database, ranking):
         return Ranking(ranking.ids[:, ::-1], -ranking.scores[:, ::-1])
 
-    plain, turned = (evaluate_protocol(protocol, Embedder(), r) for r in (None, backwards))
+    plain, turned = (evaluate_protocol(protocol, Describer(), r) for r in (None, backwards))
     assert turned.scores["easy"].means["map"] < plain.scores["easy"].means["map"]
-    evaluate_protocol(protocol, Embedder(), rerank("aqe"))
+    evaluate_protocol(protocol, Describer(), rerank("aqe"))

@@ -9,7 +9,7 @@ import scipy.io
 
 from insclr.errors import UserError
 from insclr.evaluation.classic import CORRUPT_PARIS
-from insclr.evaluation.gldv2 import image_path, read_solution, score_predictions
+from insclr.evaluation.gldv2 import image_path
 from insclr.evaluation.protocol import Judgement, map_at_100_metric, trapezoid_metric
 from insclr.evaluation.protocols import load_protocol
 
@@ -245,17 +245,6 @@ def test_there_are_twenty_damaged_paris_images():
     assert len(CORRUPT_PARIS) == 20
 
 
-def test_distractor_images_follow_the_database(tmp_path):
-    from insclr.data.images import ImageList
-
-    classic_files(tmp_path)
-    touch(tmp_path, "flickr/1.jpg", "flickr/2.jpg")
-    small = load_protocol("oxford5k", tmp_path)
-    large = small.with_distractors(ImageList(tmp_path / "flickr", ("1.jpg", "2.jpg")))
-    assert large.database.paths[: len(small.database)] == small.database.paths
-    assert large.database.file(len(small.database)).samefile(tmp_path / "flickr" / "1.jpg")
-
-
 def gldv2_files(root):
     solution = "id,images,Usage\nqaa1,iaa1 iaa2,Public\nqaa2,iaa1,Private\nqaa3,,Ignored\n"
     (root / "retrieval_solution_v2.1.csv").write_text(solution)
@@ -282,31 +271,3 @@ def test_gldv2_index_from_the_folder(tmp_path):
     protocol = load_protocol("gldv2", tmp_path)
     assert [Path(path).stem for path in protocol.database.paths] == ["iaa1", "iaa9", "iaa2"]
     assert protocol.missing()[1].tolist() == [2]
-
-
-def test_gldv2_predictions(tmp_path):
-    solution = {
-        "public": {q: frozenset(i) for q, i in {"q1": "ab", "q2": "a", "q3": "cde", "q4": "c"}.items()}
-    }
-    (tmp_path / "answers.csv").write_text("id,images\nq2,z a\nq3,d\nq4,c d\n")
-    assert score_predictions(tmp_path / "answers.csv", solution)["public"] == pytest.approx(
-        0.458333, abs=1e-6
-    )
-    assert score_predictions(tmp_path / "answers.csv", solution, k=1)["public"] == 0.5
-    (tmp_path / "answers.csv").write_text("id,images\nq2,z a\nq2,d\n")
-    with pytest.raises(UserError, match="line 3: query q2 stands there twice"):
-        score_predictions(tmp_path / "answers.csv", solution)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("id,images\n", 1),
-        ("id,images,Usage\nqaa,iaa,Public\nqab,iaa,Secret\n", 3),
-        ("id,images,Usage\nqaa,,Public\n", 2),
-    ],
-)
-def test_malformed_solutions_name_the_line(tmp_path, text, line):
-    (tmp_path / "solution.csv").write_text(text)
-    with pytest.raises(UserError, match=f"line {line}"):
-        read_solution(tmp_path / "solution.csv")

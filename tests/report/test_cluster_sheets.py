@@ -19,7 +19,7 @@ def grouped(tmp_path, *groups):
     names = [name for group in groups for name in group]
     pictures = [Picture(name, name, 1, 1, {"room": "attic"}) for name in names]
     store.upsert(pictures, np.ones((len(names), 1), dtype=np.float32))
-    rows = {row.picture.path: row for row in store.pictures().values()}
+    rows = {row.image.path: row for row in store.rows_by_path().values()}
     return [Cluster(tuple(rows[name] for name in group)) for group in groups], store
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histogram_embedder import HistogramEmbedder, draw_things
+from histogram_describer import HistogramDescriber, draw_things
 from PIL import Image
 
 from insclr.data.images import list_images
@@ -13,11 +13,11 @@ from insclr.retrieval.cluster import cluster
 from insclr.retrieval.duplicates import duplicates
 from insclr.retrieval.index import index_images
 from insclr.retrieval.score import calibrate_store
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store, open_store
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store, open_store
 
 
 def indexed(images: Path) -> Store:
-    index_images(HistogramEmbedder(), list_images(images), images.parent / "store")
+    index_images(HistogramDescriber(), list_images(images), images.parent / "store")
     return open_store(images.parent / "store")
 
 
@@ -30,7 +30,7 @@ def test_copies_and_recompressed_pictures_are_found_and_others_are_not(tmp_path:
         # The same colours in another place: equal histograms, not the same picture.
         picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(images / "mirror.png")
     groups = duplicates(indexed(images), similarity=0.9)
-    assert [[row.picture.path for row in group] for group in groups] == [["0/0.png", "copy.png", "large.jpg"]]
+    assert [[row.image.path for row in group] for group in groups] == [["0/0.png", "copy.png", "large.jpg"]]
 
 
 def test_equal_files_are_duplicates_even_when_they_have_vanished(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def things(tmp_path: Path) -> Store:
     vectors = np.concatenate([vectors, generator.standard_normal((5, 32))])
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     store = create_store(tmp_path / "s", StoreInfo("m", "f", 32, tmp_path))
-    pictures = [Picture(f"{i // 20}/{i}.png", str(i), 1, 1, {"n": str(i)}) for i in range(245)]
+    pictures = [IndexedImage(f"{i // 20}/{i}.png", str(i), 1, 1, {"n": str(i)}) for i in range(245)]
     store.upsert(pictures, vectors)
     calibrate_store(store)
     return store
@@ -59,7 +59,7 @@ def things(tmp_path: Path) -> Store:
 
 def test_pictures_of_a_thing_are_one_group_and_loners_are_in_none(things: Store) -> None:
     groups = cluster(things)
-    folders = [{row.picture.path.split("/")[0] for row in group.rows} for group in groups]
+    folders = [{row.image.path.split("/")[0] for row in group.rows} for group in groups]
     assert all(len(one) == 1 for one in folders)
     assert sorted(len(group.rows) for group in groups) == [20] * 12
     assert {int(one) for folder in folders for one in folder} == set(range(12))

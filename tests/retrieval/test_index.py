@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histogram_embedder import HistogramEmbedder, draw, draw_things
+from histogram_describer import HistogramDescriber, draw, draw_things
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
@@ -25,16 +25,16 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def index(images: Path, store: Path | str, **options: object) -> tuple[HistogramEmbedder, object]:
-    embedder = HistogramEmbedder()
-    return embedder, index_images(embedder, list_images(images), store, **options)  # type: ignore[arg-type]
+def index(images: Path, store: Path | str, **options: object) -> tuple[HistogramDescriber, object]:
+    describer = HistogramDescriber()
+    return describer, index_images(describer, list_images(images), store, **options)  # type: ignore[arg-type]
 
 
 def test_a_second_run_embeds_nothing(images: Path, tmp_path: Path) -> None:
-    embedder, report = index(images, tmp_path / "s")
-    assert (report.added, report.total, len(embedder.embedded)) == (20, 20, 20)
-    embedder, report = index(images, tmp_path / "s")
-    assert (report.unchanged, report.added, embedder.embedded) == (20, 0, [])
+    describer, report = index(images, tmp_path / "s")
+    assert (report.added, report.total, len(describer.described)) == (20, 20, 20)
+    describer, report = index(images, tmp_path / "s")
+    assert (report.unchanged, report.added, describer.described) == (20, 0, [])
     assert report.summary() == "20 pictures in the store: 20 unchanged"
 
 
@@ -44,18 +44,18 @@ def test_new_changed_touched_and_moved_files(images: Path, tmp_path: Path) -> No
     draw(images / "0" / "0.png", 8, 0)  # changed
     os.utime(images / "0" / "1.png", ns=(1, 1))  # touched
     (images / "0" / "2.png").rename(images / "moved.png")
-    embedder, report = index(images, tmp_path / "s")
-    assert sorted(embedder.embedded) == ["0/0.png", "9/0.png"]
+    describer, report = index(images, tmp_path / "s")
+    assert sorted(describer.described) == ["0/0.png", "9/0.png"]
     assert (report.added, report.changed, report.updated, report.vanished) == (2, 1, 1, 1)
     assert open_store(tmp_path / "s").count() == 22
     _, report = index(images, tmp_path / "s", prune=True)
     assert report.pruned == 1
     store = open_store(tmp_path / "s")
-    fresh = HistogramEmbedder().files(list_images(images), report.skipped)
-    rows = store.pictures()
+    fresh = HistogramDescriber().files(list_images(images), report.skipped)
+    rows = store.rows_by_path()
     assert set(rows) == set(list_images(images).paths)
     np.testing.assert_allclose(
-        store.vectors([rows[path].id for path in list_images(images).paths]), fresh, atol=1e-3
+        store.descriptors([rows[path].id for path in list_images(images).paths]), fresh, atol=1e-3
     )
 
 
@@ -67,10 +67,10 @@ def test_files_that_swap_their_content_swap_their_vectors(images: Path, tmp_path
     (images / "x").rename(b)
     _, report = index(images, tmp_path / "s", batch=1)
     store = open_store(tmp_path / "s")
-    rows = store.pictures()
-    vectors = HistogramEmbedder().files(list_images(images), report.skipped)
+    rows = store.rows_by_path()
+    vectors = HistogramDescriber().files(list_images(images), report.skipped)
     np.testing.assert_allclose(
-        store.vectors([rows[path].id for path in list_images(images).paths]), vectors, atol=1e-3
+        store.descriptors([rows[path].id for path in list_images(images).paths]), vectors, atol=1e-3
     )
 
 
@@ -88,22 +88,22 @@ def test_columns_of_a_table_are_kept_and_follow_it(images: Path, tmp_path: Path)
     table.write_text("path,kind\n0/0.png,nut\n0/1.png,bolt\n")
     index(table, tmp_path / "s")
     table.write_text("path,kind\n0/0.png,nut\n0/1.png,screw\n")
-    embedder, report = index(table, tmp_path / "s")
-    assert (report.updated, report.unchanged, embedder.embedded) == (1, 1, [])
-    assert open_store(tmp_path / "s").pictures()["0/1.png"].picture.columns == {"kind": "screw"}
+    describer, report = index(table, tmp_path / "s")
+    assert (report.updated, report.unchanged, describer.described) == (1, 1, [])
+    assert open_store(tmp_path / "s").rows_by_path()["0/1.png"].image.columns == {"kind": "screw"}
 
 
 def test_a_second_folder_goes_in_under_its_whole_paths(images: Path, tmp_path: Path) -> None:
     index(images / "0", tmp_path / "s")
     index(images / "1", tmp_path / "s")
-    paths = sorted(open_store(tmp_path / "s").pictures())
+    paths = sorted(open_store(tmp_path / "s").rows_by_path())
     assert paths[:5] == [str(images / "1" / f"{view}.png") for view in range(5)]
     assert paths[5:] == [f"{view}.png" for view in range(5)]
 
 
 def test_a_store_of_another_model_is_refused(images: Path, tmp_path: Path) -> None:
     index(images, tmp_path / "s")
-    other = HistogramEmbedder()
+    other = HistogramDescriber()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
         index_images(other, list_images(images), tmp_path / "s")
@@ -112,11 +112,11 @@ def test_a_store_of_another_model_is_refused(images: Path, tmp_path: Path) -> No
 def test_milvus_is_indexed_by_the_same_call(images: Path, milvus_uri: str) -> None:
     index(images, milvus_uri)
     (images / "0" / "0.png").unlink()
-    embedder, report = index(images, milvus_uri, prune=True)
-    assert (report.unchanged, report.pruned, report.total, embedder.embedded) == (19, 1, 19, [])
+    describer, report = index(images, milvus_uri, prune=True)
+    assert (report.unchanged, report.pruned, report.total, describer.described) == (19, 1, 19, [])
 
 
-class SlowEmbedder(HistogramEmbedder):
+class SlowEmbedder(HistogramDescriber):
     """Takes its time, so that a kill hits it in the middle of its work."""
 
     def files(self, *arguments: object) -> np.ndarray:
@@ -148,11 +148,11 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_rows(images: Path, tmp_path
 
 def _content(store: Path) -> dict[str, tuple[object, bytes]]:
     opened = open_store(store)
-    rows = opened.pictures()
-    vectors = opened.vectors([row.id for row in rows.values()])
+    rows = opened.rows_by_path()
+    vectors = opened.descriptors([row.id for row in rows.values()])
     assert opened.count() == len(rows)
     return {
-        path: (row.picture, np.round(vector, 2).tobytes())
+        path: (row.image, np.round(vector, 2).tobytes())
         for (path, row), vector in zip(rows.items(), vectors, strict=True)
     }
 
@@ -161,12 +161,12 @@ def _index_products(store: str) -> None:
     import torch
 
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.embed import ModelEmbedder
+    from insclr.retrieval.describer import ModelDescriber
 
     torch.set_num_threads(1)
     name = "pretrained:efficientnet_lite0"
-    embedder = ModelEmbedder(name, resolve_model(name), workers=1)
-    index_images(embedder, list_images(SHARED / "products60" / "images"), store, batch=64)
+    describer = ModelDescriber(name, resolve_model(name), workers=1)
+    index_images(describer, list_images(SHARED / "products60" / "images"), store, batch=64)
 
 
 @pytest.mark.slow
@@ -191,11 +191,13 @@ def test_products60_killed_three_times_has_the_rows_of_an_unbroken_run(tmp_path:
         assert run.exitcode == -signal.SIGKILL
     _index_products(str(tmp_path / "s"))
     one, other = open_store(tmp_path / "s"), open_store(tmp_path / "unbroken")
-    rows, expected = one.pictures(), other.pictures()
-    assert {path: row.picture for path, row in rows.items()} == {
-        path: row.picture for path, row in expected.items()
+    rows, expected = one.rows_by_path(), other.rows_by_path()
+    assert {path: row.image for path, row in rows.items()} == {
+        path: row.image for path, row in expected.items()
     }
     assert len(rows) == one.count() == 2701
     paths = list(rows)
-    products = one.vectors([rows[p].id for p in paths]) * other.vectors([expected[p].id for p in paths])
+    products = one.descriptors([rows[p].id for p in paths]) * other.descriptors(
+        [expected[p].id for p in paths]
+    )
     assert products.sum(1).min() > 0.999

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insclr.retrieval.score import UNCALIBRATED, calibrate, calibrate_store, calibration_of
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
+from insclr.retrieval.score import UNCALIBRATED, calibrate_store, fit_score_curve, score_curve_of
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 
 def store_of(vectors: np.ndarray, folder: Path) -> Store:
     store = create_store(folder, StoreInfo("m", "f", vectors.shape[1], folder))
-    store.upsert([Picture(f"{i}.jpg", str(i), 1, 1) for i in range(len(vectors))], vectors)
+    store.upsert([IndexedImage(f"{i}.jpg", str(i), 1, 1) for i in range(len(vectors))], vectors)
     return store
 
 
@@ -34,9 +34,9 @@ def top_pairs(vectors: np.ndarray, labels: np.ndarray, top: int = 30) -> tuple[n
 @pytest.mark.parametrize("spread", [0.3, 0.5, 0.7])
 def test_a_score_of_one_half_is_right_about_every_other_time(tmp_path: Path, spread: float) -> None:
     vectors, labels = things(60, 20, spread)
-    calibration = calibrate(store_of(vectors, tmp_path / "s"))
+    curve = fit_score_curve(store_of(vectors, tmp_path / "s"))
     similarities, same = top_pairs(vectors, labels)
-    scores = calibration.score(similarities)
+    scores = curve.score(similarities)
     assert same[scores >= 0.9].mean() >= 0.85
     middle = (scores > 0.35) & (scores < 0.65)
     assert 0.25 <= same[middle].mean() <= 0.8
@@ -44,19 +44,17 @@ def test_a_score_of_one_half_is_right_about_every_other_time(tmp_path: Path, spr
 
 
 def test_the_score_rises_with_similarity_from_zero_to_one(tmp_path: Path) -> None:
-    calibration = calibrate(store_of(things(30, 10, 0.4)[0], tmp_path / "s"))
-    scores = calibration.score(np.linspace(-1, 1, 201, dtype=np.float32))
+    curve = fit_score_curve(store_of(things(30, 10, 0.4)[0], tmp_path / "s"))
+    scores = curve.score(np.linspace(-1, 1, 201, dtype=np.float32))
     assert scores[0] == 0
     assert scores[-1] == pytest.approx(1, abs=0.01)
     assert (np.diff(scores) >= 0).all()
-    assert calibration.score(np.array([calibration.cutoff], dtype=np.float32))[0] == pytest.approx(
-        0.5, abs=1e-3
-    )
+    assert curve.score(np.array([curve.cutoff], dtype=np.float32))[0] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_the_same_collection_gives_the_same_calibration(tmp_path: Path) -> None:
     store = store_of(things(20, 10, 0.4)[0], tmp_path / "s")
-    assert calibrate(store) == calibrate(store)
+    assert fit_score_curve(store) == fit_score_curve(store)
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 9, 20])
@@ -65,8 +63,8 @@ def test_small_and_uniform_collections_still_have_a_score(tmp_path: Path, count:
         ("random", things(count, 1, 0.1)[0]),
         ("equal", np.repeat(things(1, 1, 0.1)[0], count, axis=0)),
     ):
-        calibration = calibrate_store(store_of(vectors, tmp_path / name))
-        scores = calibration.score(np.linspace(-1, 1, 21, dtype=np.float32))
+        curve = calibrate_store(store_of(vectors, tmp_path / name))
+        scores = curve.score(np.linspace(-1, 1, 21, dtype=np.float32))
         assert np.isfinite(scores).all()
         assert (np.diff(scores) >= 0).all()
         assert scores[-1] == pytest.approx(1, abs=0.01)
@@ -75,8 +73,8 @@ def test_small_and_uniform_collections_still_have_a_score(tmp_path: Path, count:
 def test_the_calibration_is_kept_and_made_anew_when_the_rows_change(tmp_path: Path) -> None:
     vectors = things(30, 10, 0.4)[0]
     store = store_of(vectors[:200], tmp_path / "s")
-    assert calibration_of(store) == UNCALIBRATED
+    assert score_curve_of(store) == UNCALIBRATED
     first = calibrate_store(store)
-    assert calibration_of(store) == first == calibrate_store(store)
-    store.upsert([Picture(f"{i}.jpg", str(i), 1, 1) for i in range(300)], vectors)
+    assert score_curve_of(store) == first == calibrate_store(store)
+    store.upsert([IndexedImage(f"{i}.jpg", str(i), 1, 1) for i in range(300)], vectors)
     assert calibrate_store(store).rows == 300

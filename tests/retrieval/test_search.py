@@ -7,8 +7,8 @@ import pytest
 
 from insclr.errors import UserError
 from insclr.retrieval.score import UNCALIBRATED
-from insclr.retrieval.search import Search, search_each, search_set
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
+from insclr.retrieval.search import Search, search_set
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 
 def rows(*directions: tuple[float, ...]) -> np.ndarray:
@@ -24,7 +24,7 @@ X, Y = rows((1, 0, 0)), rows((0, 1, 0))
 def store(tmp_path: Path) -> Store:
     store = create_store(tmp_path / "s", StoreInfo("m", "f", 3, tmp_path))
     pictures = [
-        Picture(f"{i}.jpg", str(i), 1, 1, {"kind": "even" if i % 2 == 0 else "odd"}) for i in range(6)
+        IndexedImage(f"{i}.jpg", str(i), 1, 1, {"kind": "even" if i % 2 == 0 else "odd"}) for i in range(6)
     ]
     store.upsert(pictures, DATABASE)
     return store
@@ -59,16 +59,6 @@ def test_the_max_of_a_query_set_prefers_what_is_like_one(store: Store) -> None:
     assert set(paths(either)[:2]) == {"0.jpg", "2.jpg"}
     assert set(paths(either)) == {"0.jpg", "2.jpg", "1.jpg", "3.jpg"}
     assert len(set(paths(either))) == 4
-
-
-def test_each_query_on_its_own(store: Store) -> None:
-    found = search_each(store, np.concatenate([X, Y]), Search(top=1))
-    assert [paths(one) for one in found] == [["0.jpg"], ["2.jpg"]]
-
-
-def test_left_out_rows_do_not_count_towards_top(store: Store) -> None:
-    own = store.pictures()["0.jpg"].id
-    assert paths(search_set(store, X, Search(top=2), leave_out=[own])) == ["1.jpg", "4.jpg"]
 
 
 def test_min_score_and_where_limit_the_matches(store: Store) -> None:

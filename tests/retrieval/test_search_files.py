@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,18 @@ import pytest
 import torch
 from PIL import Image
 
-from insclr.data.images import list_images
+from insclr.data.decode import decode
+from insclr.data.images import ImageList, list_images
+from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
-from insclr.retrieval.embed import ModelEmbedder, embedder_of
+from insclr.recipe import DescriptorRecipe
+from insclr.retrieval.describe import describe_with
+from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import index_images
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
+from insclr.web.server import open_served
 
 NAME = "pretrained:efficientnet_lite0"
 
@@ -23,8 +29,8 @@ NAME = "pretrained:efficientnet_lite0"
 @pytest.fixture(scope="module")
 def store(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed") / "store"
-    embedder = ModelEmbedder(NAME, resolve_model(NAME), workers=0)
-    report = index_images(embedder, list_images(small_collection / "labels.csv"), folder)
+    describer = ModelDescriber(NAME, resolve_model(NAME), workers=0)
+    report = index_images(describer, list_images(small_collection / "labels.csv"), folder)
     assert report.added == report.total == 48
     return folder
 
@@ -83,17 +89,41 @@ def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
     assert info.model == NAME
     other = StoreInfo(info.model, "0" * 16, info.dim, info.root)
     with pytest.raises(UserError, match="another model"):
-        embedder_of(other)
+        describer_of(other)
 
 
-def test_files_and_pictures_in_memory_get_the_same_vectors(small_collection: Path) -> None:
-    from insclr.data.decode import decode
-    from insclr.data.skipped import Skipped
+def test_queries_are_described_on_the_device_that_is_named(store: Path, small_collection: Path) -> None:
+    photo = small_collection / "thing3-1.png"
+    (found,) = search_files(store, photo, Search(top=1), device="cpu")
+    assert found.matches[0].path == "thing3-1.png"
+    with pytest.raises(UserError, match="no device 'gpu'"):
+        list(search_files(store, photo, Search(top=1), device="gpu"))
+    with pytest.raises(UserError, match="no device 'gpu'"):
+        open_served([store], device="gpu")
 
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DescriptorRecipe(size=64, fit="square", scales=(1.0,), zoom=0.7),
+        DescriptorRecipe(size=80, fit="longest", scales=(1.5, 1.0, 0.7), zoom=0.0),
+    ],
+    ids=["shipped", "public"],
+)
+def test_files_and_images_in_memory_get_the_same_descriptors(
+    settings: DescriptorRecipe, small_collection: Path, tmp_path: Path
+) -> None:
     torch.set_num_threads(1)
-    embedder = ModelEmbedder(NAME, resolve_model(NAME), workers=0)
-    images = list_images(small_collection).subset([0, 9])
-    files = embedder.files(images, Skipped())
-    pictures = embedder.pictures([decode(images.file(0)), decode(images.file(1))])
-    np.testing.assert_allclose(files, pictures, atol=1e-4)
-    np.testing.assert_allclose(np.linalg.norm(files, axis=1), 1, atol=1e-5)
+    # A large JPEG, which is decoded at a fraction of its size where that suffices.
+    Image.open(small_collection / "thing3-1.png").resize((900, 600)).save(tmp_path / "large.jpg")
+    images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
+    model = resolve_model(NAME)
+    model = replace(model, recipe=replace(model.recipe, descriptor=settings))
+    describer = ModelDescriber(NAME, model, workers=0)
+    for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
+        files = describe_with(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
+        longest = None if boxes[0] else describer.longest
+        decoded = [decode(images.file(i), longest) for i in range(2)]
+        np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)
+        if boxes[0] is None:
+            np.testing.assert_allclose(describer.files(images, Skipped()), files, atol=1e-5)

@@ -14,7 +14,7 @@ import pytest
 
 from insclr.errors import UserError
 from insclr.retrieval.store import (
-    Picture,
+    IndexedImage,
     Store,
     StoreInfo,
     StoreUnavailable,
@@ -34,9 +34,9 @@ def unit_vectors(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def pictures(count: int, **columns: list[str]) -> list[Picture]:
+def pictures(count: int, **columns: list[str]) -> list[IndexedImage]:
     return [
-        Picture(
+        IndexedImage(
             f"a/{i}.jpg",
             f"hash{i}",
             100 + i,
@@ -67,14 +67,14 @@ def test_rows_come_back_as_written_after_opening_again(store: Store, uri: str) -
     assert again.info == INFO
     assert again.count() == 5
     assert again.columns() == ["brand"]
-    rows = again.pictures()
-    assert {path: row.picture for path, row in rows.items()} == {one.path: one for one in written}
+    rows = again.rows_by_path()
+    assert {path: row.image for path, row in rows.items()} == {one.path: one for one in written}
     ids = [rows[one.path].id for one in written]
-    np.testing.assert_allclose(again.vectors(ids), vectors, atol=1e-3)
+    np.testing.assert_allclose(again.descriptors(ids), vectors, atol=1e-3)
     assert [row.id for row in again.rows([ids[3], 10**15, ids[1]])] == [ids[3], ids[1]]
     assert sorted(ids) == again.ids().tolist()
     with pytest.raises(KeyError):
-        again.vectors([10**15])
+        again.descriptors([10**15])
     again.close()
 
 
@@ -83,7 +83,7 @@ def test_search_gives_the_exact_neighbours_best_first(store: Store) -> None:
     store.upsert(pictures(60), vectors)
     found = store.search(queries, 7)
     cosine = queries @ vectors.T
-    path_of = {row.id: row.picture.path for row in store.pictures().values()}
+    path_of = {row.id: row.image.path for row in store.rows_by_path().values()}
     for place, order in enumerate(np.argsort(-cosine, axis=1)[:, :7]):
         assert [path_of[int(one)] for one in found.ids[place]] == [f"a/{i}.jpg" for i in order]
         np.testing.assert_allclose(found.similarities[place], cosine[place][order], atol=2e-3)
@@ -98,16 +98,16 @@ def test_asking_for_more_than_there_is_fills_up_with_minus_one(store: Store) -> 
 
 def test_a_path_has_one_row_and_keeps_its_id(store: Store) -> None:
     store.upsert(pictures(3), unit_vectors(3))
-    before = store.pictures()
+    before = store.rows_by_path()
     version = store.version()
     changed = replace(pictures(3)[1], hash="new", size=7)
     store.upsert([changed], unit_vectors(1, seed=9))
     assert store.count() == 3
     assert store.version() != version
-    row = store.pictures()["a/1.jpg"]
+    row = store.rows_by_path()["a/1.jpg"]
     assert row.id == before["a/1.jpg"].id
-    assert row.picture == changed
-    np.testing.assert_allclose(store.vectors([row.id]), unit_vectors(1, seed=9), atol=1e-3)
+    assert row.image == changed
+    np.testing.assert_allclose(store.descriptors([row.id]), unit_vectors(1, seed=9), atol=1e-3)
 
 
 def test_update_changes_all_but_the_vector_and_adds_nothing(store: Store) -> None:
@@ -115,15 +115,15 @@ def test_update_changes_all_but_the_vector_and_adds_nothing(store: Store) -> Non
     moved = replace(pictures(2)[0], mtime=5, columns={"kind": "screw"})
     store.update([moved, replace(moved, path="never/seen.jpg")])
     assert store.count() == 2
-    row = store.pictures()["a/0.jpg"]
-    assert row.picture == moved
-    np.testing.assert_allclose(store.vectors([row.id]), unit_vectors(2)[:1], atol=1e-3)
+    row = store.rows_by_path()["a/0.jpg"]
+    assert row.image == moved
+    np.testing.assert_allclose(store.descriptors([row.id]), unit_vectors(2)[:1], atol=1e-3)
 
 
 def test_deleted_rows_are_no_longer_found(store: Store) -> None:
     vectors = unit_vectors(4)
     store.upsert(pictures(4), vectors)
-    gone = store.pictures()["a/2.jpg"].id
+    gone = store.rows_by_path()["a/2.jpg"].id
     store.delete(["a/2.jpg", "never/there.jpg"])
     assert store.count() == 3
     assert gone not in store.search(vectors[2:3], 4).ids
@@ -158,7 +158,7 @@ def test_where_limits_the_search(store: Store) -> None:
     store.upsert(pictures(5, **columns), unit_vectors(5))
     for where, expected in WHERES:
         found = store.search(unit_vectors(1), 5, parse_where(where, store.columns()))
-        paths = sorted(row.picture.path for row in store.rows(found.ids[0][found.ids[0] >= 0].tolist()))
+        paths = sorted(row.image.path for row in store.rows(found.ids[0][found.ids[0] >= 0].tolist()))
         assert paths == [f"a/{i}.jpg" for i in expected], where
 
 
@@ -263,7 +263,7 @@ def test_a_killed_writer_leaves_whole_batches_and_a_free_lock(tmp_path: Path) ->
     writer.join()
     again = open_store(tmp_path / "s")
     assert again.count() % 50 == 0
-    assert again.count() == len(again.pictures()) == len(again.ids())
+    assert again.count() == len(again.rows_by_path()) == len(again.ids())
     with again.writing(wait=0):
         again.upsert(pictures(1), unit_vectors(1))
 
@@ -276,7 +276,7 @@ def test_a_reader_sees_what_a_writer_adds(tmp_path: Path) -> None:
     deadline = time.monotonic() + 5
     while (reader.search(unit_vectors(1), 1).ids < 0).any() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert reader.search(unit_vectors(3)[2:], 1).ids[0, 0] == store.pictures()["a/2.jpg"].id
+    assert reader.search(unit_vectors(3)[2:], 1).ids[0, 0] == store.rows_by_path()["a/2.jpg"].id
 
 
 def test_the_coarse_scan_finds_what_the_exact_one_finds(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-# The embedder and the pictures of the search tests serve the page's tests too.
+# The describer and the pictures of the search tests serve the page's tests too.
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval"))
-from served_collection import make_collection
+from drawn_store import make_store
 
-from insclr.web.collection import Collection
+from insclr.web.served import ServedStore
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return make_collection(tmp_path)
+def collection(tmp_path: Path) -> ServedStore:
+    return make_store(tmp_path)

@@ -10,36 +10,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_store import make_store
 from fastapi.testclient import TestClient
 from PIL import Image
-from served_collection import make_collection
 
 from insclr.errors import UserError
 from insclr.retrieval.store import StoreUnavailable
-from insclr.web.collection import Collection
-from insclr.web.server import create_app, open_collections, serve
+from insclr.web.served import ServedStore
+from insclr.web.server import create_app, open_served, serve
 from insclr.web.settings import ServeSettings
 
 LOCAL = "http://127.0.0.1"
 
 
-def client_of(*collections: Collection, **settings: object) -> TestClient:
+def client_of(*collections: ServedStore, **settings: object) -> TestClient:
     app = create_app(collections, ServeSettings(**settings))  # type: ignore[arg-type]
     return TestClient(app, base_url=LOCAL, raise_server_exceptions=False)
 
 
 @pytest.fixture
-def client(collection: Collection) -> Iterator[TestClient]:
+def client(collection: ServedStore) -> Iterator[TestClient]:
     with client_of(collection) as client:
         yield client
 
 
-def picture_of(collection: Collection, path: str) -> bytes:
+def picture_of(collection: ServedStore, path: str) -> bytes:
     return (collection.store.info.root / path).read_bytes()
 
 
-def row_of(collection: Collection, path: str) -> int:
-    return collection.store.pictures()[path].id
+def row_of(collection: ServedStore, path: str) -> int:
+    return collection.store.rows_by_path()[path].id
 
 
 def upload(content: bytes, name: str = "query.png") -> dict:
@@ -50,7 +50,7 @@ def found(answer: object) -> list[str]:
     return [match["path"] for match in answer.json()["matches"]]  # type: ignore[attr-defined]
 
 
-def test_an_uploaded_picture_finds_itself_and_its_thing(client: TestClient, collection: Collection) -> None:
+def test_an_uploaded_picture_finds_itself_and_its_thing(client: TestClient, collection: ServedStore) -> None:
     answer = client.post("/api/search", files=upload(picture_of(collection, "2/3.png")), data={"top": 8})
     assert answer.status_code == 200
     assert found(answer)[0] == "2/3.png"
@@ -62,7 +62,7 @@ def test_an_uploaded_picture_finds_itself_and_its_thing(client: TestClient, coll
     assert answer.json()["likely"] == sum(one["likely"] for one in answer.json()["matches"])
 
 
-def test_a_row_searches_for_others_but_not_for_itself(client: TestClient, collection: Collection) -> None:
+def test_a_row_searches_for_others_but_not_for_itself(client: TestClient, collection: ServedStore) -> None:
     ref = f"0:{row_of(collection, '4/0.png')}"
     answer = client.post("/api/search", data={"rows": ref, "top": 5})
     assert "4/0.png" not in found(answer)
@@ -70,7 +70,7 @@ def test_a_row_searches_for_others_but_not_for_itself(client: TestClient, collec
     assert found(answer)[0].startswith("4/")
 
 
-def test_a_box_searches_by_a_part(client: TestClient, collection: Collection) -> None:
+def test_a_box_searches_by_a_part(client: TestClient, collection: ServedStore) -> None:
     both = Image.new("RGB", (96, 48))
     for side, path in enumerate(("1/0.png", "3/0.png")):
         both.paste(Image.open(collection.store.info.root / path), (48 * side, 0))
@@ -81,25 +81,25 @@ def test_a_box_searches_by_a_part(client: TestClient, collection: Collection) ->
         assert found(client.post("/api/search", files=upload(written.getvalue()), data=data)) == [path]
 
 
-def test_a_box_on_a_row_may_find_its_own_picture(client: TestClient, collection: Collection) -> None:
+def test_a_box_on_a_row_may_find_its_own_picture(client: TestClient, collection: ServedStore) -> None:
     ref = f"0:{row_of(collection, '5/1.png')}"
     data = {"rows": ref, "row_boxes": "0,0.3,1,1", "box_unit": "fraction", "top": 8}
     assert "5/1.png" in found(client.post("/api/search", data=data))
 
 
-def test_several_queries_are_one_query_set(client: TestClient, collection: Collection) -> None:
+def test_several_queries_are_one_query_set(client: TestClient, collection: ServedStore) -> None:
     refs = [f"0:{row_of(collection, path)}" for path in ("0/0.png", "1/0.png")]
     answer = client.post("/api/search", data={"rows": refs, "top": 10, "aggregate": "max"})
     things = {path.split("/")[0] for path in found(answer)[:8]}
     assert {"0", "1"} <= things
-    vectors = collection.store.vectors([int(ref[2:]) for ref in refs])
+    vectors = collection.store.descriptors([int(ref[2:]) for ref in refs])
     mean = client.post("/api/search", data={"rows": refs, "top": 1}).json()["matches"][0]
-    row = collection.store.vectors([int(mean["ref"][2:])])[0]
+    row = collection.store.descriptors([int(mean["ref"][2:])])[0]
     assert mean["similarity"] == pytest.approx(float((vectors @ row).mean()), abs=2e-3)
 
 
 def test_filters_scores_and_reranking_are_those_of_the_search(
-    client: TestClient, collection: Collection
+    client: TestClient, collection: ServedStore
 ) -> None:
     files = upload(picture_of(collection, "0/0.png"))
     answer = client.post("/api/search", files=files, data={"where": "thing = 3 and year > 2025"})
@@ -111,7 +111,7 @@ def test_filters_scores_and_reranking_are_those_of_the_search(
 
 
 def test_before_and_after_are_two_stores_of_the_same_pictures(tmp_path: Path) -> None:
-    after, before = make_collection(tmp_path, "After"), make_collection(tmp_path, "Before")
+    after, before = make_store(tmp_path, "After"), make_store(tmp_path, "Before")
     with client_of(after, before) as client:
         assert [one["title"] for one in client.get("/api/about").json()["stores"]] == ["After", "Before"]
         ref = f"0:{row_of(after, '0/0.png')}"
@@ -186,7 +186,7 @@ def test_bad_requests_get_the_right_status_and_the_server_stays_up(
     assert client.get("/api/about").status_code == 200
 
 
-def test_uploads_are_limited_in_bytes_announced_or_not(collection: Collection) -> None:
+def test_uploads_are_limited_in_bytes_announced_or_not(collection: ServedStore) -> None:
     with client_of(collection, max_bytes=10_000) as client:
         assert client.post("/api/search", files=upload(os.urandom(20_000))).status_code == 413
 
@@ -202,7 +202,7 @@ def test_uploads_are_limited_in_bytes_announced_or_not(collection: Collection) -
         assert client.get("/api/about").status_code == 200
 
 
-def test_a_large_picture_passes_when_it_is_allowed(collection: Collection) -> None:
+def test_a_large_picture_passes_when_it_is_allowed(collection: ServedStore) -> None:
     written = io.BytesIO()
     Image.new("RGB", (3000, 2000), "red").save(written, "JPEG")
     with client_of(collection, max_pixels=5_000_000) as client:
@@ -211,7 +211,7 @@ def test_a_large_picture_passes_when_it_is_allowed(collection: Collection) -> No
         assert client.post("/api/search", files=upload(written.getvalue())).status_code == 200
 
 
-def test_thumbnails_are_made_once(client: TestClient, collection: Collection) -> None:
+def test_thumbnails_are_made_once(client: TestClient, collection: ServedStore) -> None:
     Image.new("RGB", (900, 600), "blue").save(collection.store.info.root / "0" / "0.png")
     address = f"/api/stores/0/rows/{row_of(collection, '0/0.png')}/thumbnail"
     first = client.get(address)
@@ -226,7 +226,7 @@ def test_thumbnails_are_made_once(client: TestClient, collection: Collection) ->
 
 
 def test_the_preview_is_a_new_jpeg_without_the_camera_s_data(
-    client: TestClient, collection: Collection
+    client: TestClient, collection: ServedStore
 ) -> None:
     exif = Image.Exif()
     exif[0x010F] = "secret camera"
@@ -237,7 +237,7 @@ def test_the_preview_is_a_new_jpeg_without_the_camera_s_data(
 
 
 def test_a_vanished_file_is_a_404_and_its_row_can_still_be_searched_from(
-    client: TestClient, collection: Collection
+    client: TestClient, collection: ServedStore
 ) -> None:
     row = row_of(collection, "1/1.png")
     assert client.get(f"/api/stores/0/rows/{row}/thumbnail").status_code == 200
@@ -271,7 +271,7 @@ def test_only_indexed_files_are_served(client: TestClient, address: str) -> None
     assert b"import" not in answer.content
 
 
-def test_a_token_is_asked_for_and_kept_in_a_cookie(collection: Collection) -> None:
+def test_a_token_is_asked_for_and_kept_in_a_cookie(collection: ServedStore) -> None:
     with client_of(collection, token="a-long-token") as client:
         for address in ("/", "/api/about", "/static/app.js", "/docs"):
             assert client.get(address).status_code == 401
@@ -284,7 +284,7 @@ def test_a_token_is_asked_for_and_kept_in_a_cookie(collection: Collection) -> No
         assert "HttpOnly" in opened.history[0].headers["set-cookie"]
 
 
-def test_another_site_s_name_is_refused(collection: Collection) -> None:
+def test_another_site_s_name_is_refused(collection: ServedStore) -> None:
     with client_of(collection) as client:
         assert client.get("/api/about", headers={"host": "evil.example"}).status_code == 421
         assert client.get("/api/about", headers={"host": "localhost:8000"}).status_code == 200
@@ -309,7 +309,7 @@ def test_pages_need_no_other_host(client: TestClient) -> None:
 
 
 def test_a_store_that_does_not_answer_is_a_503(
-    client: TestClient, collection: Collection, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, collection: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object) -> None:
         raise StoreUnavailable("Milvus at http://x does not answer")
@@ -321,7 +321,7 @@ def test_a_store_that_does_not_answer_is_a_503(
     assert client.get("/api/about").status_code == 200
 
 
-def test_many_searches_at_once_give_the_same_answers(client: TestClient, collection: Collection) -> None:
+def test_many_searches_at_once_give_the_same_answers(client: TestClient, collection: ServedStore) -> None:
     refs = [f"0:{one}" for one in collection.store.ids()[:8]]
     alone = [found(client.post("/api/search", data={"rows": ref})) for ref in refs]
     together: dict[int, list[str]] = {}
@@ -338,16 +338,16 @@ def test_many_searches_at_once_give_the_same_answers(client: TestClient, collect
 
 
 def test_new_rows_show_up_without_a_restart(
-    client: TestClient, collection: Collection, tmp_path: Path
+    client: TestClient, collection: ServedStore, tmp_path: Path
 ) -> None:
-    from histogram_embedder import draw
+    from histogram_describer import draw
 
     from insclr.data.images import list_images
     from insclr.retrieval.index import index_images
 
     client.post("/api/search", files=upload(GOOD))
     draw(tmp_path / "images" / "77" / "0.png", 77, 0)
-    index_images(collection.embedder, list_images(tmp_path / "images"), tmp_path / "store")
+    index_images(collection.describer, list_images(tmp_path / "images"), tmp_path / "store")
     for _ in range(100):
         answer = client.post("/api/search", files=upload(picture_of(collection, "77/0.png")), data={"top": 1})
         if found(answer) == ["77/0.png"]:
@@ -356,21 +356,21 @@ def test_new_rows_show_up_without_a_restart(
     pytest.fail("the new picture was never found")
 
 
-def test_mistakes_in_starting_are_told(collection: Collection, tmp_path: Path) -> None:
+def test_mistakes_in_starting_are_told(collection: ServedStore, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no store at"):
-        open_collections([tmp_path / "nowhere"])
+        open_served([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="one store or two"):
-        open_collections([])
+        open_served([])
     with pytest.raises(UserError, match="port"):
         ServeSettings(port=99999)
     with pytest.raises(UserError, match="8 characters"):
         ServeSettings(token="short")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1:1"):
         serve([collection], ServeSettings(host="192.0.2.1", port=1))
-    other = type(collection.embedder)()
+    other = type(collection.describer)()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
-        Collection("x", collection.store, other)
+        ServedStore("x", collection.store, other)
 
 
 def test_the_address_to_open() -> None:

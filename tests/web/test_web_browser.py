@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drawn_store import make_store
 from PIL import Image
-from served_collection import make_collection
 
-from insclr.web.collection import Collection
+from insclr.web.served import ServedStore
 from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings
 
@@ -74,9 +74,9 @@ class Page:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Collection]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ServedStore]]:
     folder = tmp_path_factory.mktemp("served")
-    after, before = make_collection(folder, "After"), make_collection(folder, "Before")
+    after, before = make_store(folder, "After"), make_store(folder, "Before")
     config = uvicorn.Config(create_app([after, before], ServeSettings()), port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -102,7 +102,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 
 @pytest.fixture
-def page(served: tuple[str, Collection], browser: webdriver.Chrome) -> Iterator[Page]:
+def page(served: tuple[str, ServedStore], browser: webdriver.Chrome) -> Iterator[Page]:
     browser.get_log("browser")
     yield Page(browser, served[0])
     # A 404 of a vanished file is part of a test; everything else in the console is a fault.
@@ -111,7 +111,7 @@ def page(served: tuple[str, Collection], browser: webdriver.Chrome) -> Iterator[
 
 
 @pytest.fixture
-def root(served: tuple[str, Collection]) -> Path:
+def root(served: tuple[str, ServedStore]) -> Path:
     return served[1].store.info.root
 
 
@@ -303,7 +303,7 @@ def test_it_fits_a_phone_and_follows_the_dark(page: Page, root: Path) -> None:
         page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_the_documentation_page_lists_the_calls(page: Page, served: tuple[str, Collection]) -> None:
+def test_the_documentation_page_lists_the_calls(page: Page, served: tuple[str, ServedStore]) -> None:
     page.browser.get(served[0] + "docs")
     page.until(lambda: len(page.all("details")) == 6)
     assert "/api/search" in page.one("#docs").text

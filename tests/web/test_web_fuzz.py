@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from drawn_store import make_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
-from served_collection import make_collection
 
 from insclr.web.server import create_app
 
@@ -16,7 +16,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_no_request_makes_the_server_fail(tmp_path: Path, mode: str) -> None:
-    app = create_app([make_collection(tmp_path, things=3, views=4)])
+    app = create_app([make_store(tmp_path, things=3, views=4)])
     local = {"host": "127.0.0.1"}
     description = schemathesis.openapi.from_asgi("/openapi.json", app, headers=local)
     statuses: Counter[int] = Counter()
@@ -37,7 +37,7 @@ def test_no_request_makes_the_server_fail(tmp_path: Path, mode: str) -> None:
 
 
 def test_the_description_is_whole(tmp_path: Path) -> None:
-    described = create_app([make_collection(tmp_path, things=2, views=2)]).openapi()
+    described = create_app([make_store(tmp_path, things=2, views=2)]).openapi()
     assert set(described["paths"]) == {
         "/api/about",
         "/api/search",

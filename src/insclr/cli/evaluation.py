@@ -1,6 +1,7 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,16 @@ from insclr.cli import app
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from insclr.data.decode import Box
+    from insclr.data.images import ImageList
+    from insclr.evaluation.protocol import RetrievalProtocol
     from insclr.evaluation.results import LabelResult, ProtocolResult
+    from insclr.model.model_file import Model
+    from insclr.retrieval.rerank import Reranker
 
 
 class Unit(StrEnum):
@@ -26,6 +36,7 @@ ModelName = Annotated[
 ]
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -37,17 +48,14 @@ def embed(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.embeddings import embed_to_file
-    from insclr.retrieval.extract import descriptor_settings
+    from insclr.retrieval.descriptor_file import describe_to_file
 
-    found = resolve_model(model)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    summary = embed_to_file(found, list_images(images), out, settings)
-    typer.echo(summary)
+    found = _load(model, size, fit, scales, device)
+    typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
 
 
 @app.command()
@@ -62,7 +70,7 @@ def evaluate(
         Path | None, typer.Option(help="Its ground truth, where not under --root.")
     ] = None,
     distractors: Annotated[
-        Path | None, typer.Option(help="Descriptors of distractors: .npy, .npz, .parquet.")
+        Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
     rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
@@ -70,45 +78,56 @@ def evaluate(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
-    from insclr.evaluation.evaluate import (
-        evaluate_labels,
-        evaluate_protocol,
-        read_distractors,
-        require_images,
-    )
+    from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.evaluation.protocols import load_protocol
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.describe import describe_images
     from insclr.retrieval.rerank import rerank as find_reranker
 
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
     reranker = find_reranker(rerank) if rerank else None
-    truth = read_labels(labels) if labels else None
-    if truth is not None:
-        require_images(truth, allow_missing=allow_missing)
-    benchmark = load_protocol(protocol, root, ground_truth) if root is not None and protocol else None
-    found = resolve_model(model)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
     result: LabelResult | ProtocolResult
-    if truth is not None:
-        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+    # What can be wrong with the truth is told before the model is loaded.
+    if labels is not None:
+        truth = read_labels(labels)
+        require_images(truth, allow_missing=allow_missing)
+        found = _load(model, size, fit, scales, device)
+        vectors = describe_images(found, truth.images, boxes=truth.boxes)
         result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     else:
-        assert benchmark is not None
-        result = evaluate_protocol(
-            benchmark,
-            lambda images, boxes: describe(found, images, settings, boxes=boxes),
-            reranker,
-            distractors=read_distractors(distractors) if distractors else None,
-            allow_missing=allow_missing,
-        )
+        assert root is not None
+        benchmark = load_protocol(protocol, root, ground_truth)
+        found = _load(model, size, fit, scales, device)
+        result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
+
+
+def _on_benchmark(
+    model: "Model",
+    benchmark: "RetrievalProtocol",
+    distractors: Path | None,
+    reranker: "Reranker | None",
+    allow_missing: bool,
+) -> "ProtocolResult":
+    from insclr.evaluation.evaluate import evaluate_protocol, read_distractors
+    from insclr.retrieval.describe import describe_images
+
+    def describe(images: "ImageList", boxes: "Sequence[Box | None] | None") -> "Tensor":
+        return describe_images(model, images, boxes=boxes)
+
+    return evaluate_protocol(
+        benchmark,
+        describe,
+        reranker,
+        distractors=read_distractors(distractors, describe) if distractors else None,
+        allow_missing=allow_missing,
+    )
 
 
 @app.command()
@@ -125,6 +144,7 @@ def compare(
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
+    device: Device = "auto",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
@@ -132,9 +152,8 @@ def compare(
     from insclr.errors import UserError
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.model.model_file import resolve_model
     from insclr.report.comparison import write_comparison
-    from insclr.retrieval.extract import describe, descriptor_settings
+    from insclr.retrieval.describe import describe_images
 
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError("Name two or more different models to compare.")
@@ -142,9 +161,7 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        found = resolve_model(name)
-        settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-        vectors = describe(found, truth.images, settings, boxes=truth.boxes)
+        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
@@ -152,6 +169,18 @@ def compare(
     if page:
         write_comparison(comparison, page, models[0], models[-1])
         typer.echo(f"page    {page}")
+
+
+def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
+    """The model on its device; its recipe says how images are described, with the user's changes."""
+    from insclr.model.device import place
+    from insclr.model.model_file import resolve_model
+    from insclr.retrieval.describe import descriptor_settings
+
+    found = resolve_model(name)
+    place(found.network, device)
+    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
+    return replace(found, recipe=replace(found.recipe, descriptor=settings))
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

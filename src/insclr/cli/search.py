@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import ModelName
+from insclr.cli.evaluation import Device, ModelName
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
@@ -25,14 +25,18 @@ def index(
     prune: Annotated[
         bool, typer.Option("--prune", help="Drop rows whose photo is no longer listed.")
     ] = False,
+    device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.images import list_images
+    from insclr.model.device import place
     from insclr.model.model_file import resolve_model
-    from insclr.retrieval.embed import ModelEmbedder
+    from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
 
-    report = index_images(ModelEmbedder(model, resolve_model(model)), list_images(images), store, prune=prune)
+    found = resolve_model(model)
+    place(found.network, device)
+    report = index_images(ModelDescriber(model, found), list_images(images), store, prune=prune)
     for path, reason in report.skipped:
         typer.echo(f"unreadable: {path}: {reason}", err=True)
     typer.echo(report.summary())
@@ -51,12 +55,14 @@ def search(
     rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
+    device: Device = "auto",
 ) -> None:
     """Find every photo of the thing in a photo."""
     from insclr.retrieval.search import Search, search_files
 
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
-    for found in search_files(store, query, asked, box=_parse_box(box) if box else None, model=model):
+    part = _parse_box(box) if box else None
+    for found in search_files(store, query, asked, box=part, model=model, device=device):
         if as_json or query.is_dir():
             typer.echo(json.dumps(found.to_json()))
         else:
@@ -73,7 +79,7 @@ def duplicates(
 
     opened = open_store(store)
     try:
-        groups = [[row.picture.path for row in group] for group in find_duplicates(opened)]
+        groups = [[row.image.path for row in group] for group in find_duplicates(opened)]
     finally:
         opened.close()
     for group in groups:
@@ -114,16 +120,17 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     token: Annotated[str, typer.Option(help="If given, every request must carry it.")] = "",
     model: OwnModel = "",
+    device: Device = "auto",
 ) -> None:
     """Search by photo in the browser."""
-    from insclr.web.server import open_collections
+    from insclr.web.server import open_served
     from insclr.web.server import serve as serve_page
     from insclr.web.settings import ServeSettings
 
     settings = ServeSettings(host=host, port=port, token=token)
-    collections = open_collections([store, *([before] if before else [])], [model])
+    stores = open_served([store, *([before] if before else [])], [model], device)
     typer.echo(f"open {settings.address} (Ctrl-C stops it)")
-    serve_page(collections, settings)
+    serve_page(stores, settings)
 
 
 def _parse_box(text: str) -> "Box":

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app
+from insclr.cli.evaluation import Device
 from insclr.cli.photos import Images
 
 
@@ -77,13 +78,17 @@ def whiten(
     labels: Annotated[
         Path | None, typer.Option(help="CSV (path, instance): supervised whitening Lw.")
     ] = None,
+    device: Device = "auto",
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
     from insclr.data.images import list_images
     from insclr.jobs.whiten import whiten_model
+    from insclr.model.device import place
     from insclr.model.model_file import resolve_model
 
-    whiten_model(resolve_model(model), list_images(images), out, dim=dim, power=power, labels=labels)
+    found = resolve_model(model)
+    place(found.network, device)
+    whiten_model(found, list_images(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
 
 

@@ -1,1 +1,1 @@
-"""Photos in: lists of images, decoding, views, training tuples, the demo collection."""
+"""Images in: lists, labels, decoding, views, training tuples."""

@@ -1,4 +1,4 @@
-"""Decoded pictures kept on disk in one memory-mapped file, so that an epoch decodes nothing twice.
+"""Decoded images kept on disk in one memory-mapped file, so that an epoch decodes nothing twice.
 
 The system keeps the file's pages in free memory and shares them between workers, ranks and runs. Making the
 views of a 200-pixel JPEG takes half the time with it, of a 12-megapixel one a twentieth or less; as building
@@ -27,12 +27,12 @@ from insclr.progress import Bar, progress_bar
 logger = logging.getLogger(__name__)
 
 _PIXELS, _INDEX = "pixels.bin", "index.json"
-_CHUNK = 64  # pictures decoded between two writes
+_CHUNK = 64  # images decoded between two writes
 _SPARED = 0.1  # share of the free disk space that the cache leaves alone
 
 
 class _Entry(NamedTuple):
-    """A file as it was when the cache was built, and where its picture lies (height 0: it is not kept)."""
+    """A file as it was when the cache was built, and where its image lies (height 0: it is not kept)."""
 
     modified: int  # ns
     size: int  # bytes
@@ -46,7 +46,7 @@ class _Entry(NamedTuple):
 
 
 class DecodedCache:
-    """Upright RGB pictures, no side longer than `longest`, of files that have not changed since."""
+    """Upright RGB images, no side longer than `longest`, of files that have not changed since."""
 
     def __init__(self, folder: Path) -> None:
         """Open what `build_cache` wrote; a damaged one raises ValueError, KeyError, TypeError or OSError."""
@@ -65,14 +65,14 @@ class DecodedCache:
         return DecodedCache, (self.folder,)
 
     def __len__(self) -> int:
-        """How many pictures are kept."""
+        """How many images are kept."""
         return sum(entry.height > 0 for entry in self._entries.values())
 
     def __contains__(self, file: Path) -> bool:
         return self._kept(file) is not None
 
     def pixels(self, file: Path) -> Tensor:
-        """The picture of `file` as uint8 (3, H, W), decoded anew if it is not here or has changed.
+        """The image of `file` as uint8 (3, H, W), decoded anew if it is not here or has changed.
 
         Both ways give the same pixels. Raises BadImage where the file gives none.
         """
@@ -110,8 +110,8 @@ def build_cache(
     room = min(max_bytes, int((1 - _SPARED) * shutil.disk_usage(folder.parent).free))
     try:
         with whole_folder(folder) as scratch, progress_bar("decoding", len(images)) as bar:
-            pictures = _pictures(images, longest, reusable, workers)
-            entries = _write(images, pictures, scratch / _PIXELS, room, bar)
+            decoded = _decode_all(images, longest, reusable, workers)
+            entries = _write(images, decoded, scratch / _PIXELS, room, bar)
             written = (scratch / _PIXELS).stat().st_size
             index = {"longest": longest, "max_bytes": max_bytes, "bytes": written, "entries": entries}
             (scratch / _INDEX).write_text(json.dumps(index))
@@ -132,12 +132,12 @@ def _open(folder: Path) -> DecodedCache | None:
         return None
 
 
-def _pictures(
+def _decode_all(
     images: ImageList, longest: int, reusable: DecodedCache | None, workers: int
 ) -> Iterator[tuple[_Entry, Tensor | None]]:
-    """The pictures of all images in order, None for the unreadable; decoding leaves Python, so threads do."""
+    """All images decoded, in order, None for the unreadable; decoding leaves Python, so threads do."""
 
-    def picture(i: int) -> tuple[_Entry, Tensor | None]:
+    def decode_one(i: int) -> tuple[_Entry, Tensor | None]:
         file = images.file(i)
         # Stamped before it is decoded: a file that changes meanwhile is then seen as changed.
         entry = _Entry(*_stamp(file))
@@ -148,26 +148,26 @@ def _pictures(
 
     with ThreadPoolExecutor(max(1, workers)) as threads:
         for start in range(0, len(images), _CHUNK):
-            yield from threads.map(picture, range(start, min(start + _CHUNK, len(images))))
+            yield from threads.map(decode_one, range(start, min(start + _CHUNK, len(images))))
 
 
 def _write(
-    images: ImageList, pictures: Iterator[tuple[_Entry, Tensor | None]], target: Path, room: int, bar: Bar
+    images: ImageList, decoded: Iterator[tuple[_Entry, Tensor | None]], target: Path, room: int, bar: Bar
 ) -> dict[str, _Entry]:
-    """Append pictures to `target` until one does not fit into `room` bytes; an entry for every image."""
+    """Append images to `target` until one does not fit into `room` bytes; an entry for every image."""
     entries: dict[str, _Entry] = {}
     offset, full = 0, False
     with target.open("wb") as pixels_file:
         for i in range(len(images)):
             file = _absolute(images, i)
-            entry, picture = (_Entry(*_stamp(file)), None) if full else next(pictures)
-            if picture is not None:
-                full = offset + picture.numel() > room
+            entry, image = (_Entry(*_stamp(file)), None) if full else next(decoded)
+            if image is not None:
+                full = offset + image.numel() > room
                 if not full:
-                    _, height, width = picture.shape
+                    _, height, width = image.shape
                     entry = entry._replace(offset=offset, height=height, width=width)
-                    pixels_file.write(picture.permute(1, 2, 0).contiguous().numpy().data)
-                    offset += picture.numel()
+                    pixels_file.write(image.permute(1, 2, 0).contiguous().numpy().data)
+                    offset += image.numel()
             entries[str(file)] = entry
             bar.advance()
         if not offset:

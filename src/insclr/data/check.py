@@ -43,7 +43,7 @@ class CheckReport:
 
     @property
     def surplus(self) -> int:
-        """How many images could go without losing a picture."""
+        """How many images are copies of another one."""
         return sum(len(group) - 1 for group in self.duplicates)
 
     def lines(self) -> list[str]:
@@ -68,7 +68,7 @@ def check_images(images: ImageList, workers: int = 2) -> CheckReport:
     by_size: dict[int, list[int]] = defaultdict(list)
     files = (images.file(i) for i in range(len(images)))
     with progress_bar("checking", len(images)) as bar:
-        for i, seen in enumerate(_in_threads(_look, files, workers)):
+        for i, seen in enumerate(_in_threads(_inspect, files, workers)):
             if isinstance(seen, str):
                 unreadable.append((images.paths[i], seen))
             else:
@@ -87,11 +87,11 @@ class _Seen(NamedTuple):
     bytes: int
 
 
-def _look(file: Path) -> _Seen | str:
+def _inspect(file: Path) -> _Seen | str:
     """What a readable file is, or the reason why it is not."""
     try:
         header = read_header(file)
-        decode(file, longest=1)  # all of the file is read, whatever the size of the picture made of it
+        decode(file, longest=1)  # all of the file is read, whatever the size of the image made of it
         return _Seen(header.format, max(header.width, header.height), file.stat().st_size)
     except BadImage as bad:
         return bad.reason

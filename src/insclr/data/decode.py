@@ -1,4 +1,4 @@
-"""From a file to an upright RGB picture, or to a short reason why there is none."""
+"""From a file to an upright RGB image, or to a short reason why there is none."""
 
 import errno
 import functools
@@ -19,10 +19,10 @@ from insclr.errors import UserError
 logger = logging.getLogger(__name__)
 
 # Above the largest phone photos (200 megapixels), and 0.75 GB as RGB. It is checked against the header, so a
-# file of a few bytes that claims a giant picture costs nothing.
+# file of a few bytes that claims a giant image costs nothing.
 MAX_PIXELS = 250_000_000
 
-# Only formats that hold photos: Pillow also knows some that run other programs (EPS) or are no pictures.
+# Only formats that hold photos: Pillow also knows some that run other programs (EPS) or hold no image.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
@@ -30,7 +30,7 @@ Box = tuple[float, float, float, float]
 
 
 class BadImage(Exception):
-    """A file that gives no picture; `reason` says why in a few words."""
+    """A file that gives no image; `reason` says why in a few words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class BadImage(Exception):
 
 
 class Header(NamedTuple):
-    """What a file says about its picture before it is decoded."""
+    """What a file says about its image before it is decoded."""
 
     format: str
     width: int
@@ -46,12 +46,12 @@ class Header(NamedTuple):
 
 
 def decode(file: Path | BinaryIO, longest: int | None = None) -> Image.Image:
-    """The picture in `file`: RGB, upright by its EXIF orientation, first frame, transparency over white.
+    """The image in `file`: RGB, upright by its EXIF orientation, first frame, transparency over white.
 
-    `longest` is the largest longest side anybody will ask of the picture: a JPEG is then decoded at 1/2, 1/4
+    `longest` is the largest longest side anybody will ask of the image: a JPEG is then decoded at 1/2, 1/4
     or 1/8 where that leaves at least so much, which saves most of the work on large photos. The result is
     never enlarged, and smaller than the file says only by that. Raises BadImage, and nothing else, when the
-    file gives no picture.
+    file gives no image.
     """
     with _opened(file) as image:
         if longest is not None and max(image.size) > longest:
@@ -62,7 +62,7 @@ def decode(file: Path | BinaryIO, longest: int | None = None) -> Image.Image:
 
 
 def read_header(file: Path | BinaryIO) -> Header:
-    """Format and stored size of the picture in `file`; raises BadImage where not even these can be read."""
+    """Format and stored size of the image in `file`; raises BadImage where not even these can be read."""
     with _opened(file) as image:
         return Header(image.format or "unknown", image.width, image.height)
 
@@ -143,7 +143,7 @@ def _openers() -> list[tuple[Callable[..., ImageFile.ImageFile], Callable[[bytes
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    # Damaged EXIF data is no reason to lose a good picture: it then counts as upright.
+    # Damaged EXIF data is no reason to lose a good image: it then counts as upright.
     try:
         ImageOps.exif_transpose(image, in_place=True)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
@@ -158,7 +158,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, "white")
         return Image.alpha_composite(white, layer).convert("RGB")
-    # A new image in every case: the caller's picture holds no file and no metadata.
+    # A new image in every case: the caller's image holds no file and no metadata.
     return image.convert("RGB") if image.mode != "RGB" else image.copy()
 
 

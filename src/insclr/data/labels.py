@@ -7,14 +7,12 @@ from pathlib import Path, PurePath
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from insclr.arrays import Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.errors import UserError
-
-Ids = NDArray[np.int64]
 
 BOX_COLUMNS = ("x1", "y1", "x2", "y2")
 ROLES = ("query", "index")

@@ -19,7 +19,7 @@ from insclr.data.cache import DecodedCache
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, augmented_view, plain_view, to_pixels
+from insclr.data.views import augmented_view, plain_view, to_pixels
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -38,19 +38,14 @@ class ViewSpec:
     augmented_size: int = 224
     plain: bool = True
     augmented: int = 1
-    fit: Fit = "square"
     crop: tuple[float, float] = DEFAULT_CROP  # share of the image's area in an augmented view
-
-    def __post_init__(self) -> None:
-        if self.fit != "square":
-            raise ValueError("views of different shapes do not stack: a batch takes fit='square' only")
 
     @property
     def longest(self) -> int:
-        """Longest side that pictures need for these views.
+        """Longest side that images need for these views.
 
         Half as much again as the largest view: then neither the smallest crop (0.63 of a side) nor squashing
-        a 3:2 photo has to enlarge.
+        a 3:2 image has to enlarge.
         """
         plain = self.plain_size if self.plain else 0
         return round(1.5 * max(plain, self.augmented_size if self.augmented else 0))
@@ -161,7 +156,7 @@ class _Batches(Dataset[_Made]):
             if pixels is None:
                 return _Made(None, failures)
             if views.plain:
-                plain[position] = plain_view(pixels, large, views.fit)
+                plain[position] = plain_view(pixels, large)
             generator = seeded(key)
             for v in range(views.augmented):
                 augmented[v, position] = augmented_view(pixels, small, generator, views.crop)

@@ -1,7 +1,6 @@
 """The images a run had to leave out, each with its reason."""
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,12 +36,3 @@ class Skipped:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["path", "reason"])
             rows.writerows(self._reasons.items())
-
-    def summary(self) -> str:
-        """One sentence for the end of a run, such as `2 images skipped: 1 x empty file, 1 x truncated`."""
-        if not self._reasons:
-            return "no images skipped"
-        # What follows a colon or bracket is about one file; kinds are counted by what stands before.
-        kinds = Counter(reason.split(":")[0].split(" (")[0] for reason in self._reasons.values())
-        counted = ", ".join(f"{n} x {kind}" for kind, n in kinds.most_common())
-        return f"{len(self)} image{'' if len(self) == 1 else 's'} skipped: {counted}"

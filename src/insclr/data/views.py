@@ -1,11 +1,10 @@
-"""The two forms in which a picture enters the network: plain and augmented (paper, implementation details).
+"""The two forms in which an image enters the network: plain and augmented (paper, implementation details).
 
 Views are uint8 tensors: normalising belongs to the network, which knows its own mean and deviation. They are
 resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or two at a third of the time.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,22 +13,24 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from insclr.data.decode import Box, crop_box
+
 Fit = Literal["square", "longest"]
 
-# After so many shapes that do not fit into the picture the largest one that does is taken.
+# After so many shapes that do not fit into the image the largest one that does is taken.
 _ATTEMPTS = 10
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """The picture as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
+    """The image as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> Tensor:
-    """The whole picture, only resized (bicubic, antialiased): uint8 (3, H, W).
+    """The whole image, only resized (bicubic, antialiased): uint8 (3, H, W).
 
     "square" squashes it to size x size, so that views stack into a batch; "longest" keeps the aspect and
-    gives the longest side `size`. Small pictures are enlarged.
+    gives the longest side `size`. Small images are enlarged.
     """
     pixels = to_pixels(image) if isinstance(image, Image.Image) else image
     _, height, width = pixels.shape
@@ -39,20 +40,43 @@ def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> T
     return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
 
 
-def looks(image: Image.Image | Tensor, sizes: Sequence[int], fit: Fit, zoom: float = 0.0) -> list[Tensor]:
-    """The views whose descriptors are averaged: the whole picture at every size, and with `zoom` a closer look.
+def descriptor_views(
+    image: Image.Image, size: int, fit: Fit, *, zoom: float = 0.0, box: Box | None = None
+) -> list[Tensor]:
+    """The views at scale 1 whose descriptors are averaged: the whole image, or the part of it inside `box`.
 
-    That one is mirrored: the network has learned to see through both, and two changes at once say more than one.
+    With "longest" a crop is scaled together with its image: its longest side becomes size x max(crop) /
+    max(image), and it is never enlarged (the convention of cnnimageretrieval and of published numbers). With
+    "square" a crop is squashed to size x size like any other view, because a network trained on squares of one
+    size describes small ones badly; published numbers do not use squares. `zoom` adds a mirrored view of that
+    share of each side about the centre, made from the pixels of `image`.
     """
-    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
-    views = [plain_view(pixels, size, fit) for size in sizes]
+    if box is not None:
+        crop = crop_box(image, box)
+        if fit == "longest":
+            size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
+        image = crop
+    pixels = to_pixels(image)
+    views = [plain_view(pixels, size, fit)]
     if zoom:
         _, height, width = pixels.shape
         inner = max(1, round(zoom * height)), max(1, round(zoom * width))
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
         closer = pixels[:, top : top + inner[0], left : left + inner[1]]
-        views += [plain_view(closer, size, fit).flip(2) for size in sizes]
+        views.append(plain_view(closer, size, fit).flip(2))
     return views
+
+
+def at_scale(views: Tensor, scale: float) -> Tensor:
+    """Views (B, 3, H, W) of scale 1 at another scale: bilinear, not antialiased, as cnnimageretrieval does.
+
+    Scale 1 gives the views themselves, every other one float32 pixels.
+    """
+    if scale == 1:
+        return views
+    # The smallest view keeps a pixel: torch rounds sizes down.
+    factors = tuple(max(scale, (1 + 1e-9) / side) for side in views.shape[-2:])
+    return functional.interpolate(views.float(), scale_factor=factors, mode="bilinear", align_corners=False)
 
 
 def augmented_view(
@@ -63,7 +87,7 @@ def augmented_view(
     ratio: tuple[float, float] = (0.75, 1.33),
     flip: float = 0.5,
 ) -> Tensor:
-    """A random part of the picture, resized and perhaps mirrored: uint8 (3, size, size).
+    """A random part of the image, resized and perhaps mirrored: uint8 (3, size, size).
 
     All chance comes from `generator`, of which every call takes the same number of draws.
     """
@@ -84,9 +108,9 @@ def random_box(
 ) -> tuple[int, int, int, int]:
     """Where a random resized crop is taken: left, top, right, bottom in pixels.
 
-    Area uniform in `scale` times the picture's, width / height log-uniform in `ratio`, place uniform: the
+    Area uniform in `scale` times the image's, width / height log-uniform in `ratio`, place uniform: the
     distribution of torchvision's RandomResizedCrop, which can draw from the global generator only. The same
-    draws take the same part of a picture whatever the size it was decoded at.
+    draws take the same part of an image whatever the size it was decoded at.
     """
     low, high = (math.log(r) for r in ratio)
     for area, shape, x, y in torch.rand(_ATTEMPTS, 4, generator=generator).tolist():

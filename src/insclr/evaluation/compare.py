@@ -84,7 +84,7 @@ def compare(
     """Paired bootstrap over the queries: every model is scored on the same resampled queries.
 
     With the unit "instance" all queries of an instance are drawn together: wider, and the honest choice when a
-    statement about new things is wanted, for queries of one thing share their fate.
+    statement about new instances is wanted, for queries of one instance share their fate.
     """
     if not results:
         raise UserError("Nothing to compare: name at least one model.")

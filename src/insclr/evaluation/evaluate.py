@@ -8,27 +8,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import Box
-from insclr.data.images import ImageList
-from insclr.data.labels import Ids, Labels
+from insclr.data.images import ImageList, list_images
+from insclr.data.labels import Labels
 from insclr.errors import UserError
-from insclr.evaluation.metrics import Ranks, Vectors, mean_precision, ranks_in_scores
+from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
+from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar
-from insclr.retrieval.embeddings import read_embeddings
+from insclr.retrieval.descriptor_file import read_descriptors
 from insclr.retrieval.rerank import Reranker, rank
-from insclr.retrieval.rerank.ranking import hide, score_blocks
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 LISTED = 20  # missing images named in an error
 RERANK_DEPTH = 1000  # results given to a re-ranker where the benchmark itself looks at fewer
 
-Embed = Callable[[ImageList, Sequence[Box | None] | None], Tensor | Vectors]  # unit rows, zero: unreadable
+Describe = Callable[
+    [ImageList, Sequence[Box | None] | None], Tensor | Descriptors
+]  # unit rows, zero: unreadable
 
 
 def evaluate_labels(
-    vectors: Tensor | Vectors,
+    descriptors: Tensor | Descriptors,
     labels: Labels,
     reranker: Reranker | None = None,
     *,
@@ -36,10 +39,10 @@ def evaluate_labels(
 ) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
 
-    `vectors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
+    `descriptors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
     unreadable, refused unless `allow_missing`. Queries without a positive are left out.
     """
-    rows = as_vectors(vectors)
+    rows = as_descriptors(descriptors)
     if len(rows) != len(labels):
         raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
     absent = np.flatnonzero(~rows.any(axis=1))
@@ -70,21 +73,21 @@ def require_images(labels: Labels, *, allow_missing: bool = False) -> None:
 
 def evaluate_protocol(
     protocol: RetrievalProtocol,
-    embed: Embed,
+    describe: Describe,
     reranker: Reranker | None = None,
     *,
-    distractors: Vectors | None = None,
+    distractors: Descriptors | None = None,
     allow_missing: bool = False,
 ) -> ProtocolResult:
-    """Describe queries (cropped to their boxes) and database with `embed`, rank, and score every setting.
+    """Describe queries (cropped to their boxes) and database with `describe`, rank, and score every setting.
 
     `distractors` are unit rows behind the database, such as R1M's. Missing or unreadable images make the
     number worthless: they are refused, or with `allow_missing` taken out of the benchmark.
     """
     total = len(protocol.queries) + len(protocol.database)
     protocol, missing = _take_out(protocol, *protocol.missing(), allow_missing, total)
-    queries = as_vectors(embed(protocol.queries, protocol.boxes))
-    database = as_vectors(embed(protocol.database, None))
+    queries = as_descriptors(describe(protocol.queries, protocol.boxes))
+    database = as_descriptors(describe(protocol.database, None))
     asked, there = queries.any(axis=1), database.any(axis=1)
     protocol, unreadable = _take_out(
         protocol, np.flatnonzero(~asked), np.flatnonzero(~there), allow_missing, total
@@ -102,22 +105,30 @@ def evaluate_protocol(
     return ProtocolResult(protocol.name, scores, len(queries), len(database), missing + unreadable)
 
 
-def read_distractors(file: Path) -> Vectors:
-    """Distractor descriptors (N, D) from .npy, or a descriptor file of `insclr embed` (.npz, .parquet)."""
-    if file.suffix != ".npy":
-        return read_embeddings(file).vectors
+def read_distractors(source: Path, describe: Describe) -> Descriptors:
+    """Distractor descriptors (N, D): from .npy or a descriptor file of `insclr embed` (.npz, .parquet).
+
+    The images of a folder, or of a .txt or .csv list, are described; unreadable ones are left out.
+    """
+    if source.is_dir() or source.suffix in (".txt", ".csv"):
+        described = as_descriptors(describe(list_images(source), None))
+        return described[described.any(axis=1)]
+    if source.suffix != ".npy":
+        return read_descriptors(source).descriptors
     try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+        rows = np.load(source, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"{file}: not a readable .npy array ({error}).") from error
+        raise UserError(f"{source}: not a readable .npy array ({error}).") from error
     if rows.ndim != 2:
-        raise UserError(f"{file}: an array of shape {rows.shape}; expected one row for each distractor.")
-    return as_vectors(rows)
+        raise UserError(f"{source}: an array of shape {rows.shape}; expected one row for each distractor.")
+    return as_descriptors(rows)
 
 
-def as_vectors(vectors: Tensor | Vectors) -> Vectors:
+def as_descriptors(descriptors: Tensor | Descriptors) -> Descriptors:
     """Descriptors as a float32 array; values that are not finite are refused."""
-    rows = np.asarray(vectors.detach().cpu() if isinstance(vectors, Tensor) else vectors, dtype=np.float32)
+    rows = np.asarray(
+        descriptors.detach().cpu() if isinstance(descriptors, Tensor) else descriptors, dtype=np.float32
+    )
     if not np.isfinite(rows).all():
         raise UserError(
             "the descriptors hold values that are not finite: the model is broken, train it again."
@@ -150,7 +161,9 @@ def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
     )
 
 
-def _whole_ranking(queries: Vectors, database: Vectors, reranker: Reranker | None, depth: int | None) -> Ids:
+def _whole_ranking(
+    queries: Descriptors, database: Descriptors, reranker: Reranker | None, depth: int | None
+) -> Ids:
     """Ranked database rows (queries, results) as deep as the benchmark looks."""
     if reranker is None:
         return rank(queries, database, depth=depth).ids
@@ -179,15 +192,15 @@ def _queries_with_positives(labels: Labels, index: Ids) -> Ids:
 class _Task:
     """What leave-one-out works on."""
 
-    vectors: Vectors  # (N, D)
-    database: Vectors  # (index, D)
+    descriptors: Descriptors  # (N, D)
+    database: Descriptors  # (index, D)
     instances: Ids  # (N,)
-    queries: Ids  # (Q,) rows of vectors
-    index: Ids  # (index,) rows of vectors
+    queries: Ids  # (Q,) rows of descriptors
+    index: Ids  # (index,) rows of descriptors
 
     def own(self) -> Ids:
         """The database row of each query, -1 for a query outside the index."""
-        place = np.full(len(self.vectors), -1)
+        place = np.full(len(self.descriptors), -1)
         place[self.index] = np.arange(len(self.index))
         return place[self.queries]  # (Q,)
 
@@ -197,10 +210,10 @@ def _by_score(task: _Task, top: Ids) -> Iterator[Ranks]:
     own, found = task.own(), task.instances[task.index]
     members = {int(i): np.flatnonzero(found == i) for i in np.unique(task.instances[task.queries])}
     shown = min(top.shape[1], len(task.index) - int((own >= 0).any()))
-    for block, scores in score_blocks(task.vectors[task.queries], task.database):
-        hide(scores, own[block])
-        top[block, :shown] = task.index[torch.from_numpy(scores).topk(shown).indices.numpy()]
-        positives = []
+    queries, database = torch.from_numpy(task.descriptors[task.queries]), torch.from_numpy(task.database)
+    for block, products in score_blocks(queries, database, own=torch.from_numpy(own)):
+        top[block, :shown] = task.index[largest(products, shown)[1].numpy()]
+        scores, positives = products.numpy(), []
         for row, query in enumerate(task.queries[block]):
             columns = members[int(task.instances[query])]
             columns = columns[columns != own[block][row]]
@@ -217,7 +230,7 @@ def _by_reranking(task: _Task, top: Ids, reranker: Reranker) -> Iterator[Ranks]:
     rows = max(1, RANKED_VALUES // len(task.index))
     for start in range(0, len(task.queries), rows):
         block = slice(start, start + rows)
-        queries = task.vectors[task.queries[block]]
+        queries = task.descriptors[task.queries[block]]
         ranking = reranker(queries, task.database, rank(queries, task.database, own[block]))
         shown = min(top.shape[1], ranking.ids.shape[1])
         top[block, :shown] = task.index[ranking.ids[:, :shown]]

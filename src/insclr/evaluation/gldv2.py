@@ -7,7 +7,6 @@ import numpy as np
 
 from insclr.data.images import ImageList
 from insclr.errors import UserError
-from insclr.evaluation.metrics import ap_at
 from insclr.evaluation.protocol import Judgement, RetrievalProtocol, ground_truth_file, map_at_100_metric
 
 SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
@@ -70,24 +69,6 @@ def read_solution(file: Path) -> Solution:
                 )
             solution[usage][row["id"]] = images
     return solution
-
-
-def score_predictions(predictions: Path, solution: Solution, k: int = 100) -> dict[str, float]:
-    """mAP@k of each split for a submission file (columns id, images); a query without a line counts 0."""
-    answers = dict[str, list[str]]()
-    with predictions.open(newline="", encoding="utf-8") as text:
-        rows = csv.DictReader(text)
-        if not {"id", "images"} <= set(rows.fieldnames or ()):
-            raise UserError(f"{predictions}, line 1: expected the columns id, images.")
-        for row in rows:
-            if row["id"] in answers:
-                raise UserError(f"{predictions}, line {rows.line_num}: query {row['id']} stands there twice.")
-            answers[row["id"]] = (row["images"] or "").split()
-    return {
-        split: float(np.mean([ap_at(answers.get(query, []), images, k) for query, images in truth.items()]))
-        for split, truth in solution.items()
-        if truth
-    }
 
 
 def _index(root: Path) -> list[str]:

@@ -9,10 +9,9 @@ from collections.abc import Hashable, Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.data.labels import Ids
+from insclr.arrays import Ids, Scores
 
 Ranks = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 
 def ranks_of(wanted: Ids, ranking: Ids) -> Ranks:
@@ -60,7 +59,7 @@ def ap_at(predictions: Sequence[Hashable], positives: Set[Hashable], k: int = 10
     return total / min(len(positives), k)
 
 
-def ranks_in_scores(positives: Vectors, negatives: Vectors) -> Ranks:
+def ranks_in_scores(positives: Scores, negatives: Scores) -> Ranks:
     """Ranks of positives with these scores among negatives, the latter sorted in ascending order.
 
     Ties are settled against the positives, so that a network which gives every image the same

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
-from insclr.data.labels import Ids
 from insclr.errors import UserError
 from insclr.evaluation.metrics import ap_at, precision_at, ranks_of, trapezoid_ap, without_junk
 
@@ -74,11 +74,6 @@ class RetrievalProtocol:
             settings=settings,
             boxes=boxes,
         )
-
-    def with_distractors(self, images: ImageList) -> "RetrievalProtocol":
-        """More images that are right for no query, behind the database so that its row numbers stay."""
-        paths = tuple(os.path.relpath(images.file(i), self.database.root) for i in range(len(images)))
-        return replace(self, database=ImageList(self.database.root, self.database.paths + paths))
 
 
 def trapezoid_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.data.labels import Ids, Labels
+from insclr.arrays import Ids
+from insclr.data.labels import Labels
 from insclr.evaluation.metrics import Ranks
 from insclr.evaluation.protocol import Score
 

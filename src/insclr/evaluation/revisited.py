@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.arrays import Ids
 from insclr.data.decode import Box
-from insclr.data.labels import Ids
 from insclr.errors import UserError
 from insclr.evaluation.protocol import (
     Judgement,

@@ -10,8 +10,8 @@ from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
 from insclr.model.model_file import resolve_model
-from insclr.retrieval.embed import ModelEmbedder
-from insclr.retrieval.extract import describe
+from insclr.retrieval.describe import describe_images
+from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
 from insclr_demo import draw_collection
 
@@ -52,8 +52,8 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     stage("measuring before and after")
     settings = model.recipe.descriptor
     pretrained = resolve_model(f"pretrained:{model.recipe.network.backbone}")
-    before = evaluate_labels(describe(pretrained, labels.images, settings), labels)
-    after = evaluate_labels(describe(model, labels.images), labels)
+    before = evaluate_labels(describe_images(pretrained, labels.images, settings), labels)
+    after = evaluate_labels(describe_images(model, labels.images), labels)
     stage("indexing the pictures for search")
-    stage(index_images(ModelEmbedder(str(run), model), labels.images, folder / "store").summary())
+    stage(index_images(ModelDescriber(str(run), model), labels.images, folder / "store").summary())
     return Demo(before, after, folder)

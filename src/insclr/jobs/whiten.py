@@ -11,7 +11,7 @@ from insclr.data.skipped import Skipped
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
-from insclr.retrieval.extract import extract
+from insclr.retrieval.describe import describe_with
 
 
 def whiten_model(
@@ -29,13 +29,14 @@ def whiten_model(
     so that both are one linear map.
     """
     network, settings, skipped = model.network, model.recipe.descriptor, Skipped()
-    pooled = extract(
+    pooled = describe_with(
         network,
         images,
         **settings.model_dump(),
         skipped=skipped,
         pooled=True,
     )
+    network.cpu()  # what is left is small
     readable = [i for i, path in enumerate(images.paths) if path not in skipped]
     with torch.no_grad():
         features = network.fc(pooled[readable]) if network.fc is not None else pooled[readable]

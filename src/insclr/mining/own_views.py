@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from insclr.neighbours.exact import nearest
+
 _ALL_BUT = 0.001  # share of images that may be less similar to their own view than a positive pair must be
 _HALFWAY = 0.5  # least similarity of a positive pair, from random pairs (0) to own views (1)
 _SAMPLE = 1500  # images whose neighbourhoods are compared with those of their views
@@ -83,12 +85,10 @@ def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: in
 
 def _shared(seen: Evidence, pool_ids: Tensor, sample: Tensor, k: int) -> float:
     """Mean overlap of an image's query set with that of its view, as `mining.overlap` counts it."""
-    deciding = seen.deciding.float()
+    # The image itself is in both sets: its view need not find it.
+    _, theirs = nearest(seen.view[sample], seen.deciding, k, own=sample)  # (B, k)
     total = 0.0
-    for rows in sample.split(256):
-        scores = seen.view[rows].float() @ deciding.T  # (B, N)
-        scores[torch.arange(len(rows)), rows] = -2  # the image itself is in both sets
-        theirs = scores.topk(k, dim=1).indices  # (B, k)
-        in_set = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, pool_ids[rows, :k].long(), True)
-        total += float((in_set.gather(1, theirs).sum(1) + 1).sum()) / (k + 1)
+    for rows, found in zip(sample.split(256), theirs.split(256), strict=True):
+        common = (found[:, :, None] == pool_ids[rows, None, :k]).any(2).sum(1) + 1  # (B,)
+        total += float(common.sum()) / (k + 1)
     return total / len(sample)

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from insclr import torchvision_import  # noqa: F401  (timm imports torchvision, which must be importable first)
 from insclr.errors import UserError
-from insclr.model.weights import EMBEDDED, embedded_weights, fit_weights, hub_file, read_weights
+from insclr.model.weights import (
+    EMBEDDED,
+    embedded_weights,
+    fit_weights,
+    hub_file,
+    read_weights,
+    require_finite,
+)
 
 import timm  # isort: skip
 
@@ -145,6 +152,7 @@ def _load_from_hub(trunk: Any, name: str) -> None:
         # Without a network the hub client would retry for most of a minute; its cache works all the same.
         hub_constants.HF_HUB_OFFLINE = offline or not _reachable(hub_constants.ENDPOINT)
         timm.models.load_pretrained(trunk, num_classes=0)
+        require_finite(trunk.state_dict(), f"the weights of {name!r} from the model hub")
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"The weights of {name!r} could not be fetched from the model hub ({type(error).__name__}). "

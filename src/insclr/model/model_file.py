@@ -14,6 +14,7 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork, create_network
+from insclr.model.weights import require_finite
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
 
 MODEL_NAME = "model.safetensors"
@@ -62,6 +63,7 @@ def load_model(path: Path | str) -> Model:
     expected = metadata.pop("digest", "")
     if _digest(weights, metadata) != expected:
         raise UserError(f"{path} was changed after it was written: copy or train it again.")
+    require_finite(weights, str(path))
     recipe = _read_recipe(metadata)
     network = create_network(recipe.network, pretrained=False)
     network.load_state_dict(weights)

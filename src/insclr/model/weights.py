@@ -90,7 +90,18 @@ def fit_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) ->
         raise UserError(
             f"The weights in {source} do not fit this backbone: {what}. Is it the right backbone?"
         )
+    require_finite(named, source)
     trunk.load_state_dict(named, strict=False)
+
+
+def require_finite(weights: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights with nan or inf where they come from: in training they would look like a wrong rate."""
+    broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise UserError(
+            f"{source}: {len(broken)} of {len(weights)} tensors hold values that are not finite, such as "
+            f"{broken[0]}. The file is damaged, or its training diverged: get another."
+        )
 
 
 def hub_file(config: Any) -> str:

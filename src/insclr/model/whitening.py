@@ -71,26 +71,6 @@ def supervised_whitening(features: Tensor, labels: Tensor, dim: int) -> Whitenin
     return Whitening(mean.to(features.dtype), (to_pairs @ rotation).T.contiguous().to(features.dtype))
 
 
-def pair_whitening(
-    features: Tensor, first: Tensor, second: Tensor, dim: int, ridge: float = 0.05
-) -> Whitening:
-    """Whiten what pairs of pictures of one thing differ in: directions that vary within things count less.
-
-    `first` and `second` are the rows (pairs,) of mined pairs, right for the most part. Centred PCA to `dim`, then
-    the inverse root of the pairs' scatter plus `ridge` of its mean; scaled so that features have length 1 on average.
-    """
-    axes = pca_whitening(features, dim, power=0.0)
-    mean, projection = axes.mean.double(), axes.projection.double()
-    rotated = (features.detach().cpu().double() - mean) @ projection.T  # (N, D)
-    apart = rotated[first] - rotated[second]  # (pairs, D)
-    scatter = apart.T @ apart / (2 * max(1, len(apart)))
-    scatter += ridge * scatter.trace() / dim * torch.eye(dim, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(scatter)
-    root = (vectors * values.clamp(min=1e-12).rsqrt()) @ vectors.T  # (D, D), symmetric
-    scale = (rotated @ root).norm(dim=1).mean()
-    return Whitening(axes.mean, (root @ projection / scale).to(features.dtype))
-
-
 def fold_into_fc(fc: nn.Linear, whitening: Whitening) -> None:
     """Set a layer with bias so that fc(x) = projection (x - mean)."""
     shape, wanted = tuple(fc.weight.shape), tuple(whitening.projection.shape)

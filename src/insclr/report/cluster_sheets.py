@@ -66,7 +66,7 @@ def _sheets(clusters: Sequence[Cluster]) -> Iterator[list[tuple[int, Cluster]]]:
 
 
 def _group(number: int, cluster: Cluster, thumbnails: Thumbnails) -> _Group:
-    paths = [row.picture.path for row in cluster.rows[:_PER_GROUP]]
+    paths = [row.image.path for row in cluster.rows[:_PER_GROUP]]
     tiles = [
         Tile(path, thumbnails.css_class(path), caption=path.rsplit("/", 1)[-1], title=path) for path in paths
     ]
@@ -81,5 +81,5 @@ def _write_table(clusters: Sequence[Cluster], store: Store, file: Path) -> None:
         table.writerow(["group", "path", *columns])
         for number, cluster in enumerate(clusters, start=1):
             for row in cluster.rows:
-                values = [row.picture.columns.get(name, "") for name in columns]
-                table.writerow([number, row.picture.path, *values])
+                values = [row.image.columns.get(name, "") for name in columns]
+                table.writerow([number, row.image.path, *values])

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.data.labels import Ids, Labels
+from insclr.arrays import Ids
+from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.compare import Comparison
 from insclr.evaluation.results import LabelResult

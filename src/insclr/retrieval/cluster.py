@@ -4,19 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.progress import progress_bar
 from insclr.retrieval.duplicates import Groups
-from insclr.retrieval.score import LIKELY, calibration_of
+from insclr.retrieval.score import LIKELY, score_curve_of
 from insclr.retrieval.store import Row, Store
-from insclr.retrieval.store.rows import Vectors
 
-TOGETHER = 0.2  # pictures of a thing from different sides are less alike than neighbours are
+TOGETHER = 0.2  # images of an instance from different sides are less alike than neighbours are
 _NEAREST = 20
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Pictures of one thing, the most central first."""
+    """Images of one instance, the most central first."""
 
     rows: tuple[Row, ...]
 
@@ -24,20 +24,21 @@ class Cluster:
 def cluster(
     store: Store, min_size: int = 2, likely: float = LIKELY, together: float = TOGETHER
 ) -> list[Cluster]:
-    """Group the pictures of a store, largest group first; pictures that match nothing are in none.
+    """Group the images of a store, largest group first; images that match nothing are in none.
 
     Pairs that are among each other's nearest with a score of `likely` or more are joined, the most similar
-    first, as long as the pictures of the two groups have the similarity of score `together` on average.
+    first, as long as the images of the two groups have the similarity of score `together` on average.
     """
-    calibration = calibration_of(store)
-    cutoff, average = calibration.similarity_at(likely), calibration.similarity_at(together)
+    curve = score_curve_of(store)
+    cutoff, average = curve.similarity_at(likely), curve.similarity_at(together)
     ids = store.ids()
-    vectors = store.vectors(ids)  # (rows, dim)
+    descriptors = store.descriptors(ids)  # (rows, dim)
     place = {int(one): i for i, one in enumerate(ids)}
     groups = Groups(range(len(ids)))
-    sums = dict(enumerate(vectors))  # of the members' vectors: two of them give the average similarity
+    # Of the members' descriptors: two such sums give the average similarity of two groups.
+    sums = dict(enumerate(descriptors))
     sizes = dict.fromkeys(range(len(ids)), 1)
-    for _, a, b in _mutual_pairs(store, vectors, place, cutoff):
+    for _, a, b in _mutual_pairs(store, descriptors, place, cutoff):
         one, other = groups.root(a), groups.root(b)
         if one == other or float(sums[one] @ sums[other]) < average * sizes[one] * sizes[other]:
             continue
@@ -45,22 +46,22 @@ def cluster(
         sums[joint] = sums[one] + sums[other]
         sizes[joint] = sizes[one] + sizes[other]
     found = [members for members in groups.sets() if len(members) >= min_size]
-    rows = {row.id: row for row in store.pictures().values()}
+    rows = {row.id: row for row in store.rows_by_path().values()}
     clusters = []
     for members in sorted(found, key=lambda one: (-len(one), one)):
-        central = np.argsort(-(vectors[members] @ vectors[members].mean(0)), kind="stable")
+        central = np.argsort(-(descriptors[members] @ descriptors[members].mean(0)), kind="stable")
         clusters.append(Cluster(tuple(rows[int(ids[members[i]])] for i in central)))
     return clusters
 
 
 def _mutual_pairs(
-    store: Store, vectors: Vectors, place: dict[int, int], cutoff: float
+    store: Store, descriptors: Descriptors, place: dict[int, int], cutoff: float
 ) -> list[tuple[float, int, int]]:
     """Pairs among each other's nearest, at least `cutoff` similar: (-similarity, row, row), best first."""
     similar: dict[tuple[int, int], float] = {}
-    with progress_bar("grouping", len(vectors)) as bar:
-        for start in range(0, len(vectors), 256):
-            found = store.search(vectors[start : start + 256], _NEAREST + 1)
+    with progress_bar("grouping", len(descriptors)) as bar:
+        for start in range(0, len(descriptors), 256):
+            found = store.search(descriptors[start : start + 256], _NEAREST + 1)
             for i, near in enumerate(found.ids.tolist(), start=start):
                 for one, cosine in zip(near, found.similarities[i - start].tolist(), strict=True):
                     if one in place and place[one] != i and cosine >= cutoff:

@@ -1,4 +1,4 @@
-"""Groups of near-identical pictures: copies, other sizes, other compression, slight crops."""
+"""Groups of near-identical images: copies, other sizes, other compression, slight crops."""
 
 import logging
 from collections import defaultdict
@@ -14,36 +14,36 @@ from insclr.retrieval.store import Row, Store
 
 _log = logging.getLogger(__name__)
 
-SIMILARITY = 0.95  # cosine from which on two pictures are compared pixel by pixel
-_AGREEMENT = 0.96  # correlation of the two pictures, both shrunk to a small square
+SIMILARITY = 0.95  # cosine from which on two images are compared pixel by pixel
+_AGREEMENT = 0.96  # correlation of the two images, both shrunk to a small square
 _SIDE = 24
 _NEAREST = 20
 
 
 def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
-    """Groups of two or more near-identical pictures, largest group first, each in the order of its paths.
+    """Groups of two or more near-identical images, largest group first, each in the order of its paths.
 
-    Vectors only propose pairs; a pair counts when the files are equal or their small pictures agree.
+    Descriptors only propose pairs; a pair counts when the files are equal or their small images agree.
     """
-    rows = {row.id: row for row in store.pictures().values()}
+    rows = {row.id: row for row in store.rows_by_path().values()}
     groups = Groups(rows)
-    small = _SmallPictures(store.info.root)
+    small = _SmallImages(store.info.root)
     by_hash: dict[str, int] = {}
     for row in rows.values():
-        groups.join(row.id, by_hash.setdefault(row.picture.hash, row.id))
+        groups.join(row.id, by_hash.setdefault(row.image.hash, row.id))
     ids = store.ids()
     with progress_bar("looking for duplicates", len(ids)) as bar:
         for start in range(0, len(ids), 256):
             part = ids[start : start + 256]
-            found = store.search(store.vectors(part), _NEAREST)
+            found = store.search(store.descriptors(part), _NEAREST)
             close = (found.similarities >= similarity) & (found.ids >= 0)
             for i, place in zip(*np.nonzero(close), strict=True):
                 a, b = int(part[i]), int(found.ids[i, place])
                 if a < b and b in rows and not groups.joined(a, b) and small.agree(rows[a], rows[b]):
                     groups.join(a, b)
             bar.advance(len(part))
-    sets = [sorted((rows[one] for one in group), key=lambda row: row.picture.path) for group in groups.sets()]
-    return sorted((group for group in sets if len(group) > 1), key=lambda g: (-len(g), g[0].picture.path))
+    sets = [sorted((rows[one] for one in group), key=lambda row: row.image.path) for group in groups.sets()]
+    return sorted((group for group in sets if len(group) > 1), key=lambda g: (-len(g), g[0].image.path))
 
 
 class Groups:
@@ -76,8 +76,8 @@ class Groups:
         return list(members.values())
 
 
-class _SmallPictures:
-    """Pictures shrunk to a few pixels, read once each."""
+class _SmallImages:
+    """Images shrunk to a few pixels, read once each."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -91,16 +91,16 @@ class _SmallPictures:
 
     def _small(self, row: Row) -> NDArray[np.float32] | None:
         if row.id not in self._read:
-            self._read[row.id] = self._shrink(self._root / row.picture.path)
+            self._read[row.id] = self._shrink(self._root / row.image.path)
         return self._read[row.id]
 
     @staticmethod
     def _shrink(file: Path) -> NDArray[np.float32] | None:
         try:
-            picture = decode(file, longest=8 * _SIDE).resize((_SIDE, _SIDE))
+            image = decode(file, longest=8 * _SIDE).resize((_SIDE, _SIDE))
         except BadImage as bad:
             _log.warning("%s cannot be compared: %s", file, bad.reason)
             return None
-        values = np.asarray(picture, dtype=np.float32)  # (side, side, 3)
+        values = np.asarray(image, dtype=np.float32)  # (side, side, 3)
         values = values - values.mean()
         return np.asarray(values / max(float(np.linalg.norm(values)), 1e-6), dtype=np.float32)

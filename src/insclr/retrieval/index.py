@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.progress import progress_bar
-from insclr.retrieval.embed import Embedder
+from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
-from insclr.retrieval.store import Picture, Store, StoreInfo, create_store
-from insclr.retrieval.store.rows import Vectors
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 
 @dataclass
 class IndexReport:
-    """What an indexing run did, in pictures."""
+    """What an indexing run did, in images."""
 
     added: int = 0
     changed: int = 0
@@ -49,7 +49,7 @@ class IndexReport:
 
 
 def index_images(
-    embedder: Embedder,
+    describer: Describer,
     images: ImageList,
     uri: str | Path,
     *,
@@ -59,14 +59,14 @@ def index_images(
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
-    New files are embedded, changed ones embedded again, with `prune` rows of unlisted files dropped. Every
+    New files are described, changed ones described again, with `prune` rows of unlisted files dropped. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     """
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
-    store = create_store(uri, StoreInfo(embedder.name, embedder.fingerprint, embedder.dim, root))
+    store = create_store(uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root))
     try:
         with store.writing(wait):
-            run = _Run(embedder, images, store)
+            run = _Run(describer, images, store)
             with progress_bar("indexing", len(images)) as bar:
                 for start in range(0, len(images), batch):
                     part = range(start, min(start + batch, len(images)))
@@ -82,39 +82,39 @@ def index_images(
 class _Run:
     """One run over the images, a batch at a time."""
 
-    def __init__(self, embedder: Embedder, images: ImageList, store: Store) -> None:
-        self.embedder = embedder
+    def __init__(self, describer: Describer, images: ImageList, store: Store) -> None:
+        self.describer = describer
         self.images = images
         self.store = store
         self.report = IndexReport()
-        self.known = store.pictures()
+        self.known = store.rows_by_path()
         self.paths = [_stored_path(store.info.root, images, i) for i in range(len(images))]
-        # Content embedded before, under whatever name: a moved or copied file keeps its vector.
-        self.rows_by_hash = {row.picture.hash: row.id for row in self.known.values()}
+        # Content described before, under whatever name: a moved or copied file keeps its descriptor.
+        self.rows_by_hash = {row.image.hash: row.id for row in self.known.values()}
 
     def bring_up_to_date(self, part: range) -> None:
         """Write what is new about these images, one transaction a kind of change."""
-        update: list[Picture] = []
-        copies: list[Picture] = []
-        embed: dict[int, Picture] = {}
-        for i, picture in self._seen(part):
-            row = self.known.get(picture.path)
-            if row is not None and row.picture == picture:
+        update: list[IndexedImage] = []
+        copies: list[IndexedImage] = []
+        new: dict[int, IndexedImage] = {}
+        for i, image in self._seen(part):
+            row = self.known.get(image.path)
+            if row is not None and row.image == image:
                 self.report.unchanged += 1
-            elif row is not None and row.picture.hash == picture.hash:
-                update.append(picture)
-            elif picture.hash in self.rows_by_hash:
-                copies.append(picture)
+            elif row is not None and row.image.hash == image.hash:
+                update.append(image)
+            elif image.hash in self.rows_by_hash:
+                copies.append(image)
             else:
-                embed[i] = picture
+                new[i] = image
         if update:
             self.store.update(update)
             self.report.updated += len(update)
         if copies:
-            vectors = self.store.vectors([self.rows_by_hash[one.hash] for one in copies])
-            self._upsert(copies, vectors)
-        if embed:
-            self._embed(embed)
+            descriptors = self.store.descriptors([self.rows_by_hash[one.hash] for one in copies])
+            self._upsert(copies, descriptors)
+        if new:
+            self._describe(new)
 
     def drop_unlisted(self, prune: bool) -> None:
         """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
@@ -125,7 +125,7 @@ class _Run:
         self.report.pruned += len(gone) if prune else 0
         self.report.vanished += 0 if prune else len(gone)
 
-    def _seen(self, part: range) -> Iterator[tuple[int, Picture]]:
+    def _seen(self, part: range) -> Iterator[tuple[int, IndexedImage]]:
         """The images of the batch that are there, with their content's hash (taken from the row if untouched)."""
         for i in part:
             path, file = self.paths[i], self.images.file(i)
@@ -134,8 +134,8 @@ class _Run:
                 # Looked at before the content is read: a change in between shows up as a change next time.
                 state = file.stat()
                 row = self.known.get(path)
-                same = row and (row.picture.size, row.picture.mtime) == (state.st_size, state.st_mtime_ns)
-                content = row.picture.hash if row and same else _hash(file)
+                same = row and (row.image.size, row.image.mtime) == (state.st_size, state.st_mtime_ns)
+                content = row.image.hash if row and same else _hash(file)
             except UnicodeEncodeError:
                 self.report.skipped.add(
                     self.images.paths[i], "name is not valid text (UTF-8): rename the file"
@@ -145,34 +145,34 @@ class _Run:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
-            yield i, Picture(path, content, state.st_size, state.st_mtime_ns, columns)
+            yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
 
-    def _embed(self, pictures: dict[int, Picture]) -> None:
-        vectors = self.embedder.files(self.images.subset(pictures), self.report.skipped)
-        readable = np.linalg.norm(vectors, axis=1) > 0.5  # unreadable files have zero rows
-        good = [one for one, can in zip(pictures.values(), readable, strict=True) if can]
-        self._upsert(good, vectors[readable])
-        # What is there now is no picture: the old row would show what is no longer in the file.
-        stale = [one.path for one, can in zip(pictures.values(), readable, strict=True) if not can]
+    def _describe(self, images: dict[int, IndexedImage]) -> None:
+        descriptors = self.describer.files(self.images.subset(images), self.report.skipped)
+        readable = np.linalg.norm(descriptors, axis=1) > 0.5  # unreadable files have zero rows
+        good = [one for one, can in zip(images.values(), readable, strict=True) if can]
+        self._upsert(good, descriptors[readable])
+        # What is there now is no image: the old row would show what is no longer in the file.
+        stale = [one.path for one, can in zip(images.values(), readable, strict=True) if not can]
         stale = [path for path in stale if path in self.known]
         if stale:
             self.store.delete(stale)
             self._forget_old_content(stale)
             self.report.pruned += len(stale)
 
-    def _upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
-        if pictures:
-            self.store.upsert(pictures, vectors)
-            changed = sum(one.path in self.known for one in pictures)
+    def _upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+        if images:
+            self.store.upsert(images, descriptors)
+            changed = sum(one.path in self.known for one in images)
             self.report.changed += changed
-            self.report.added += len(pictures) - changed
-            self._forget_old_content([one.path for one in pictures])
+            self.report.added += len(images) - changed
+            self._forget_old_content([one.path for one in images])
 
     def _forget_old_content(self, paths: Sequence[str]) -> None:
-        """The rows of these paths no longer hold the vector of the content they had."""
+        """The rows of these paths no longer hold the descriptor of the content they had."""
         for row in (self.known[path] for path in paths if path in self.known):
-            if self.rows_by_hash.get(row.picture.hash) == row.id:
-                del self.rows_by_hash[row.picture.hash]
+            if self.rows_by_hash.get(row.image.hash) == row.id:
+                del self.rows_by_hash[row.image.hash]
 
 
 def _stored_path(root: Path, images: ImageList, i: int) -> str:

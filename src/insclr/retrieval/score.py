@@ -1,8 +1,8 @@
-"""A calibrated "same thing" score from the collection itself, without labels.
+"""A calibrated "same instance" score from the collection itself, without labels.
 
-Pictures of the same thing have the same neighbours, pictures of different things have not. So the share of
-neighbours that two pictures have in common, averaged over pairs of one similarity, tells which part of such
-pairs shows the same thing: `overlap = p * same + (1 - p) * different`. What "same" looks like is read off pairs
+Images of the same instance have the same neighbours, images of different instances have not. So the share of
+neighbours that two images have in common, averaged over pairs of one similarity, tells which part of such
+pairs shows the same instance: `overlap = p * same + (1 - p) * different`. What "same" looks like is read off pairs
 that are each other's nearest, what "different" looks like off random pairs; the rest is solved for p.
 """
 
@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
+from insclr.arrays import Ids, Scores
 from insclr.retrieval.store import Store
-from insclr.retrieval.store.rows import Ids, Vectors
 
 _log = logging.getLogger(__name__)
 
 LIKELY = 0.5  # the cut-off: above it a match is more likely right than wrong
-NEIGHBOURS = 10  # about half the pictures one expects of a thing
+NEIGHBOURS = 10  # about half the images one expects of an instance
 _QUERIES = 300
 _FIRST, _FURTHER, _DEPTH = 10, 14, 100  # per query: the first results, and a sample of the rest
 _BINS = 25
@@ -29,7 +30,7 @@ _NOTE = "calibration"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ScoreCurve:
     """A rising line from cosine to score through a few points, and what it was measured on."""
 
     similarities: tuple[float, ...]
@@ -46,37 +47,35 @@ class Calibration:
         """The cosine at which the score reaches `score`."""
         return float(np.interp(score, self.scores, self.similarities))
 
-    def score(self, similarities: Vectors) -> NDArray[np.float64]:
+    def score(self, similarities: Scores) -> NDArray[np.float64]:
         """The scores (0 to 1) of cosines."""
         return np.interp(similarities, self.similarities, self.scores)
 
 
-# Without enough pictures to learn from: what pretrained networks need about.
-UNCALIBRATED = Calibration((0.4, 0.75, 1.0), (0.0, LIKELY, 1.0), rows=0, pairs=0)
+# Without enough images to learn from: what pretrained networks need about.
+UNCALIBRATED = ScoreCurve((0.4, 0.75, 1.0), (0.0, LIKELY, 1.0), rows=0, pairs=0)
 
 
-def calibration_of(store: Store) -> Calibration:
-    """The calibration kept in the store."""
+def score_curve_of(store: Store) -> ScoreCurve:
+    """The score curve kept in the store."""
     found = store.note(_NOTE)
     if found is None:
         return UNCALIBRATED
     values = json.loads(found)
-    return Calibration(
-        tuple(values["similarities"]), tuple(values["scores"]), values["rows"], values["pairs"]
-    )
+    return ScoreCurve(tuple(values["similarities"]), tuple(values["scores"]), values["rows"], values["pairs"])
 
 
-def calibrate_store(store: Store, *, always: bool = False) -> Calibration:
+def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
     """Calibrate the store and keep the result in it, unless its rows are nearly those of the last time."""
-    kept, rows = calibration_of(store), store.count()
+    kept, rows = score_curve_of(store), store.count()
     if not always and store.note(_NOTE) and abs(rows - kept.rows) <= _RECALIBRATE_AFTER * rows:
         return kept
-    found = calibrate(store)
+    found = fit_score_curve(store)
     store.set_note(_NOTE, json.dumps(asdict(found)))
     return found
 
 
-def calibrate(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -> Calibration:
+def fit_score_curve(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -> ScoreCurve:
     """Measure how the share of common neighbours grows with similarity, and turn it into a score."""
     ids = store.ids()
     neighbours = min(neighbours, len(ids) // 4)
@@ -101,16 +100,16 @@ def calibrate(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -> Cali
     at = np.array([pair_similarities[part].mean() for part in bins])
     share = np.array([overlaps[part].mean() for part in bins])
     scores = np.clip((share - strangers) / max(same - strangers, 1e-6), 0.0, 0.99)
-    return _line(at, _rising(scores), unlike, rows=len(ids), pairs=len(pairs))
+    return _line(at, isotonic_regression(scores).x, unlike, rows=len(ids), pairs=len(pairs))
 
 
-def _nearest(store: Store, ids: Ids, top: int) -> tuple[Ids, Vectors]:
+def _nearest(store: Store, ids: Ids, top: int) -> tuple[Ids, Scores]:
     """The `top` nearest other rows of stored rows, and their similarities."""
     near = np.empty((len(ids), top), dtype=np.int64)
     similar = np.empty((len(ids), top), dtype=np.float32)
     for start in range(0, len(ids), 256):
         part = ids[start : start + 256]
-        found = store.search(store.vectors(part), top + 1)
+        found = store.search(store.descriptors(part), top + 1)
         # A row is its own nearest; among twins it may be missing, then the last result goes.
         own = found.ids == part[:, None]
         own[~own.any(1), -1] = True
@@ -131,9 +130,9 @@ def _overlap(one: Ids, other: Ids) -> float:
 
 
 def _overlap_of_the_same(
-    queries: Ids, near: Ids, lists: dict[int, Ids], overlaps: NDArray[np.float64], similarities: Vectors
+    queries: Ids, near: Ids, lists: dict[int, Ids], overlaps: NDArray[np.float64], similarities: Scores
 ) -> float:
-    """How much two pictures have in common that are each other's nearest: nearly always the same thing."""
+    """How much two images have in common that are each other's nearest: nearly always the same instance."""
     mutual = [
         _overlap(lists[a], lists[b])
         for a, b in zip(queries.tolist(), near[:, 0].tolist(), strict=True)
@@ -154,31 +153,20 @@ def _strangers(
     different = queries != shuffled
     pairs = list(zip(queries[different].tolist(), shuffled[different].tolist(), strict=True))
     overlap = float(np.mean([_overlap(lists[a], lists[b]) for a, b in pairs])) if pairs else 0.0
-    products = (store.vectors(queries) * store.vectors(shuffled)).sum(1)[different]
+    products = (store.descriptors(queries) * store.descriptors(shuffled)).sum(1)[different]
     return overlap, float(np.median(products)) if len(products) else 0.0
-
-
-def _rising(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest line that never falls: neighbours that fall are pooled until none does."""
-    blocks: list[list[float]] = []  # [mean, width]
-    for value in values.tolist():
-        blocks.append([value, 1.0])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (low, n), (high, m) = blocks[-2:]
-            blocks[-2:] = [[(low * n + high * m) / (n + m), n + m]]
-    return np.repeat([mean for mean, _ in blocks], [int(width) for _, width in blocks])
 
 
 def _line(
     at: NDArray[np.float64], scores: NDArray[np.float64], unlike: float, rows: int, pairs: int
-) -> Calibration:
-    """Points of a strictly rising line: score 0 at the similarity of strangers, 1 at the same picture."""
+) -> ScoreCurve:
+    """Points of a strictly rising line: score 0 at the similarity of strangers, 1 at the same image."""
     at = np.minimum(at, 0.999)  # half precision may take twins a little above 1
     similarities = np.array([min(unlike, float(at[0]) - 1e-3), *at, 1.0])
     values = np.array([0.0, *scores, 1.0])
     values = np.maximum.accumulate(values) + np.linspace(0, 1e-6, len(values))  # strictly: it is inverted
     values = np.clip(values / values[-1], 0, 1)
-    return Calibration(
+    return ScoreCurve(
         tuple(round(float(x), 5) for x in similarities),
         tuple(round(float(y), 7) for y in values),
         rows,

@@ -1,23 +1,21 @@
-"""From query vectors to matches with scores: single queries, query sets, filters, re-ranking."""
+"""From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from insclr.data.decode import BadImage, crop_box, decode
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
-from insclr.retrieval.embed import embedder_of
+from insclr.retrieval.describer import describer_of
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
-from insclr.retrieval.score import LIKELY, Calibration, calibration_of
+from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
-from insclr.retrieval.store.rows import Ids, Vectors
-
-Box = tuple[float, float, float, float]
 
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
@@ -45,7 +43,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Match:
-    """One picture found: its cosine, the calibrated score, and whether it lies above the cut-off."""
+    """One image found: its cosine, the calibrated score, and whether it lies above the cut-off."""
 
     id: int
     path: str
@@ -84,62 +82,60 @@ class Found:
 
 
 def search_files(
-    uri: str | Path, query: Path, asked: Search, *, box: Box | None = None, model: str = ""
+    uri: str | Path,
+    query: Path,
+    asked: Search,
+    *,
+    box: Box | None = None,
+    model: str = "",
+    device: str = "auto",
 ) -> Iterator[Found]:
-    """Search the store at `uri` for a photo, or for every photo of a folder or list, one after the other.
+    """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
-    An unreadable photo is a UserError when it is the only one; among others it is passed over with a reason.
+    An unreadable image is a UserError when it is the only one; among others it is passed over with a reason.
     """
     single = query.is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        embedder = embedder_of(store.info, model, workers=0)
+        describer = describer_of(store.info, model, workers=0, device=device)
         for i, path in enumerate(images.paths):
             try:
-                picture = decode(images.file(i))
+                image = decode(images.file(i), None if box else describer.longest)
             except BadImage as bad:
                 if single:
                     raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
                 yield Found(path, error=bad.reason)
                 continue
-            vectors = embedder.pictures([crop_box(picture, box) if box else picture])
-            yield Found(str(query) if single else path, tuple(search_set(store, vectors, asked)))
+            descriptors = describer.images([image], [box])
+            yield Found(str(query) if single else path, tuple(search_set(store, descriptors, asked)))
     finally:
         store.close()
 
 
-def search_each(
-    store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()
-) -> list[list[Match]]:
-    """Every query on its own: the matches of each, best first, without the rows `leave_out`."""
-    return [search_set(store, query[None], asked, leave_out) for query in queries]
-
-
-def search_set(store: Store, queries: Vectors, asked: Search, leave_out: Sequence[int] = ()) -> list[Match]:
-    """All queries together, as pictures of one thing (the paper's query set): mean or max of similarities."""
+def search_set(store: Store, queries: Descriptors, asked: Search) -> list[Match]:
+    """All queries together, as images of one instance (the paper's query set): mean or max of similarities."""
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
-    ids, similarities = _nearest(store, queries, wanted + len(leave_out), where, asked.aggregate)
-    kept = ~np.isin(ids, np.array(leave_out, dtype=np.int64)) & (ids >= 0)
-    ids, similarities = ids[kept][:wanted], similarities[kept][:wanted]
+    ids, similarities = _nearest(store, queries, wanted, where, asked.aggregate)
+    ids, similarities = ids[ids >= 0], similarities[ids >= 0]
     if asked.rerank:
         ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
-    return _matches(store, ids, similarities, asked, calibration_of(store))
+    return _matches(store, ids, similarities, asked, score_curve_of(store))
 
 
 def _nearest(
-    store: Store, queries: Vectors, top: int, where: Condition | None, aggregate: str
-) -> tuple[Ids, Vectors]:
+    store: Store, queries: Descriptors, top: int, where: Condition | None, aggregate: str
+) -> tuple[Ids, Scores]:
     """The rows most similar to the set: ids and similarities, best first."""
     if len(queries) == 1:
         found = store.search(queries, top, where)
         return found.ids[0], found.similarities[0]
     if aggregate == "mean":
-        # The mean of cosines with unit vectors is the inner product with the mean of the vectors.
+        # The mean of cosines with unit descriptors is the inner product with the mean of the descriptors.
         mean = queries.mean(0)
         length = float(np.linalg.norm(mean))
         if length < 1e-6:
@@ -156,8 +152,8 @@ def _nearest(
 
 
 def _reranked(
-    store: Store, queries: Vectors, ids: Ids, similarities: Vectors, name: str
-) -> tuple[Ids, Vectors]:
+    store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
+) -> tuple[Ids, Scores]:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
     rerank = reranker_named(name)
     if len(ids) < 2:
@@ -165,16 +161,14 @@ def _reranked(
     mean = queries.mean(0, keepdims=True)
     query = np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
     places = np.arange(len(ids))[None]  # (1, shortlist): the shortlist is the re-ranker's whole database
-    ranking = rerank(query, store.vectors(ids), Ranking(places, similarities[None].astype(np.float32)))
+    ranking = rerank(query, store.descriptors(ids), Ranking(places, similarities[None].astype(np.float32)))
     return ids[ranking.ids[0]], similarities[ranking.ids[0]]
 
 
-def _matches(
-    store: Store, ids: Ids, similarities: Vectors, asked: Search, calibration: Calibration
-) -> list[Match]:
-    scores = calibration.score(similarities)
+def _matches(store: Store, ids: Ids, similarities: Scores, asked: Search, curve: ScoreCurve) -> list[Match]:
+    scores = curve.score(similarities)
     good = np.flatnonzero(scores >= asked.min_score)[: asked.top]
-    rows = {row.id: row.picture for row in store.rows(ids[good].tolist())}
+    rows = {row.id: row.image for row in store.rows(ids[good].tolist())}
     return [
         Match(
             int(ids[i]),

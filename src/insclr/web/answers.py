@@ -72,7 +72,7 @@ class SearchAnswer(BaseModel):
 
 def picture_answer(store: int, row: Row) -> PictureAnswer:
     """A row as the API shows it."""
-    return PictureAnswer(**_address(store, row.id), path=row.picture.path, columns=dict(row.picture.columns))
+    return PictureAnswer(**_address(store, row.id), path=row.image.path, columns=dict(row.image.columns))
 
 
 def match_answer(store: int, match: Match) -> MatchAnswer:

@@ -1,16 +1,18 @@
 """The JSON API: the same functions as the command line, for the page and for programs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Header, Path, Query, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Form, Header, Path, Query, Request, Response, UploadFile
 from fastapi.responses import FileResponse
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage
 from insclr.retrieval.rerank import RERANKERS
-from insclr.retrieval.search import MAX_TOP, Search, search_set
+from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
 from insclr.web.answers import (
     AboutAnswer,
@@ -22,9 +24,8 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
-from insclr.web.collection import Collection
-from insclr.web.queries import Refused, RowQuery, UploadQuery, embed_queries, parse_boxes
-from insclr.web.settings import ServeSettings
+from insclr.web.queries import RowQuery, UploadQuery, describe_queries, parse_boxes, parse_row
+from insclr.web.served import Refused, Served, ServedStore
 
 _SAYS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
@@ -43,138 +44,140 @@ StoreNumber = Annotated[int, Path(ge=0, le=9, description="0, or 1 for the secon
 RowId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="id of a row")]
 Text = Annotated[str, Form(max_length=200)]
 
+api = APIRouter(prefix="/api")
 
-def create_api(collections: Sequence[Collection], settings: ServeSettings) -> APIRouter:
-    """The routes below /api for these collections."""
-    api = APIRouter(prefix="/api")
 
-    def collection_of(number: int) -> Collection:
-        if number >= len(collections):
-            raise Refused(404, f"there is no store {number}: this server has {len(collections)}")
-        return collections[number]
+def _served(request: Request) -> Served:
+    served: Served = request.app.state.served
+    return served
 
-    def row_of(collection: Collection, id_: str) -> Row:
-        row = collection.row(int(id_))
-        if row is None:
-            raise Refused(404, f"there is no row {id_} in this store")
-        return row
 
-    def row_query(ref: str, box: tuple[float, float, float, float] | None) -> RowQuery:
-        number, _, id_ = ref.partition(":")
-        if not (number.isdecimal() and id_.isdecimal() and ref.isascii() and len(ref) <= 22):
-            raise Refused(422, f"{ref[:40]!r} names no row: give STORE:ID")
-        home = collection_of(int(number))
-        return RowQuery(home, row_of(home, id_), box)
+Offer = Annotated[Served, Depends(_served)]
 
-    @api.get("/about", responses=_SAYS)
-    def about() -> AboutAnswer:
-        """The stores, the re-rankers and the limits of this server."""
-        stores = [
-            StoreAnswer(
-                number=number,
-                title=one.title,
-                name=one.name(),
-                pictures=one.store.count(),
-                model=one.store.info.model,
-                cutoff=round(one.cutoff(), 4),
-                columns=one.store.columns(),
-            )
-            for number, one in enumerate(collections)
-        ]
-        limits = Limits(
-            bytes=settings.max_bytes, pixels=settings.max_pixels, queries=settings.max_queries, top=MAX_TOP
+
+@api.get("/about", responses=_SAYS)
+def about(served: Offer) -> AboutAnswer:
+    """The stores, the re-rankers and the limits of this server."""
+    stores = [
+        StoreAnswer(
+            number=number,
+            title=one.title,
+            name=one.name(),
+            pictures=one.store.count(),
+            model=one.store.info.model,
+            cutoff=round(one.cutoff(), 4),
+            columns=one.store.columns(),
         )
-        return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
+        for number, one in enumerate(served.stores)
+    ]
+    settings = served.settings
+    limits = Limits(
+        bytes=settings.max_bytes, pixels=settings.max_pixels, queries=settings.max_queries, top=MAX_TOP
+    )
+    return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
 
-    @api.post("/search", responses=_SEARCH_SAYS)
-    def search(
-        pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
-        boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
-        rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
-        row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
-        box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
-        store: Annotated[int, Form(ge=0, le=9)] = 0,
-        top: Annotated[int, Form(ge=1, le=MAX_TOP)] = 20,
-        min_score: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
-        where: Annotated[
-            str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")
-        ] = "",
-        rerank: Text = "",
-        aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
-    ) -> SearchAnswer:
-        """Find pictures of the thing shown in one or several queries."""
-        began = time.perf_counter()
-        collection = collection_of(store)
-        count = len(pictures) + len(rows)
-        if not 1 <= count <= settings.max_queries:
-            raise Refused(422, f"give 1 to {settings.max_queries} queries (pictures and rows), not {count}")
-        asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate)
-        upload_boxes, stored_boxes = parse_boxes(boxes, len(pictures)), parse_boxes(row_boxes, len(rows))
-        row_queries = [row_query(ref, box) for ref, box in zip(rows, stored_boxes, strict=True)]
-        uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-        vectors = embed_queries(
-            collection,
-            uploads,
-            row_queries,
-            fractions=box_unit == "fraction",
-            max_pixels=settings.max_pixels,
-        )
-        # A whole picture of the collection is no answer to itself, also where another store gave it another id.
-        own = {one.home.file(one.row) for one in row_queries if one.box is None}
-        wider = replace(asked, top=min(MAX_TOP, top + len(own)))
-        found = search_set(collection.store, vectors, wider)
-        matches = [one for one in found if collection.store.info.root / one.path not in own][:top]
-        return SearchAnswer(
-            store=store,
-            cutoff=round(collection.cutoff(), 4),
-            likely=sum(match.likely for match in matches),
-            reranked=bool(rerank),
-            milliseconds=round((time.perf_counter() - began) * 1000, 1),
-            matches=[match_answer(store, match) for match in matches],
-        )
 
-    @api.get("/stores/{store}/sample", responses=_SAYS)
-    def sample(
-        store: StoreNumber,
-        count: Annotated[int, Query(ge=1, le=100)] = 24,
-        seed: Annotated[int, Query(ge=0, le=2**31)] = 0,
-    ) -> list[PictureAnswer]:
-        """Some pictures of a store by chance, to start from."""
-        return [picture_answer(store, row) for row in collection_of(store).sample(count, seed)]
+@api.post("/search", responses=_SEARCH_SAYS)
+def search(
+    served: Offer,
+    pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
+    boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
+    rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
+    row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
+    box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+    store: Annotated[int, Form(ge=0, le=9)] = 0,
+    top: Annotated[int, Form(ge=1, le=MAX_TOP)] = 20,
+    min_score: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
+    where: Annotated[str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")] = "",
+    rerank: Text = "",
+    aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
+) -> SearchAnswer:
+    """Find pictures of the thing shown in one or several queries."""
+    began = time.perf_counter()
+    home, limits = served.store(store), served.settings
+    count = len(pictures) + len(rows)
+    if not 1 <= count <= limits.max_queries:
+        raise Refused(422, f"give 1 to {limits.max_queries} queries (pictures and rows), not {count}")
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate)
+    upload_boxes, stored_boxes = parse_boxes(boxes, len(pictures)), parse_boxes(row_boxes, len(rows))
+    row_queries = [parse_row(served, ref, box) for ref, box in zip(rows, stored_boxes, strict=True)]
+    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
+    descriptors = describe_queries(
+        home, uploads, row_queries, fractions=box_unit == "fraction", max_pixels=limits.max_pixels
+    )
+    matches = _others(home, descriptors, asked, row_queries)
+    return SearchAnswer(
+        store=store,
+        cutoff=round(home.cutoff(), 4),
+        likely=sum(match.likely for match in matches),
+        reranked=bool(rerank),
+        milliseconds=round((time.perf_counter() - began) * 1000, 1),
+        matches=[match_answer(store, match) for match in matches],
+    )
 
-    @api.get("/stores/{store}/rows/{row}", responses=_SAYS)
-    def row_details(store: StoreNumber, row: RowId) -> PictureAnswer:
-        """What is known of an indexed picture."""
-        return picture_answer(store, row_of(collection_of(store), row))
 
-    @api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=FileResponse)
-    def thumbnail(
-        store: StoreNumber,
-        row: RowId,
-        if_none_match: Annotated[str | None, Header(include_in_schema=False)] = None,
-    ) -> Response:
-        """A small JPEG of an indexed picture; 404 when its file is gone."""
-        collection = collection_of(store)
-        found = row_of(collection, row)
-        try:
-            file = collection.thumbnail(found)
-        except BadImage as bad:
-            raise Refused(404, f"{found.picture.path}: {bad.reason}") from bad
-        # A browser may keep it but asks each time: a vanished file must not go on being shown.
-        headers = {"cache-control": "private, no-cache", "etag": f'"{found.picture.hash}"'}
-        if if_none_match == headers["etag"]:
-            return Response(status_code=304, headers=headers)
-        return FileResponse(file, media_type="image/jpeg", headers=headers)
+def _others(
+    home: ServedStore, descriptors: Descriptors, asked: Search, rows: Sequence[RowQuery]
+) -> list[Match]:
+    """The matches but the queries themselves: a whole indexed picture is no answer to itself.
 
-    @api.get("/stores/{store}/rows/{row}/picture", responses=_SAYS | _JPEG, response_class=Response)
-    def picture(store: StoreNumber, row: RowId) -> Response:
-        """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
-        collection = collection_of(store)
-        found = row_of(collection, row)
-        try:
-            content = collection.preview(found)
-        except BadImage as bad:
-            raise Refused(404, f"{found.picture.path}: {bad.reason}") from bad
-        return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
+    They are told apart by their files, since another store gives the same file another id.
+    """
+    own = {one.home.file(one.row) for one in rows if one.box is None}
+    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))))
+    return [one for one in found if home.store.info.root / one.path not in own][: asked.top]
 
-    return api
+
+@api.get("/stores/{store}/sample", responses=_SAYS)
+def sample(
+    served: Offer,
+    store: StoreNumber,
+    count: Annotated[int, Query(ge=1, le=100)] = 24,
+    seed: Annotated[int, Query(ge=0, le=2**31)] = 0,
+) -> list[PictureAnswer]:
+    """Some pictures of a store by chance, to start from."""
+    return [picture_answer(store, row) for row in served.store(store).sample(count, seed)]
+
+
+@api.get("/stores/{store}/rows/{row}", responses=_SAYS)
+def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
+    """What is known of an indexed picture."""
+    return picture_answer(store, served.store(store).row(int(row)))
+
+
+@api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=FileResponse)
+def thumbnail(
+    served: Offer,
+    store: StoreNumber,
+    row: RowId,
+    if_none_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> Response:
+    """A small JPEG of an indexed picture; 404 when its file is gone."""
+    home = served.store(store)
+    found = home.row(int(row))
+    with _readable(found):
+        file = home.thumbnail(found)
+    # A browser may keep it but asks each time: a vanished file must not go on being shown.
+    headers = {"cache-control": "private, no-cache", "etag": f'"{found.image.hash}"'}
+    if if_none_match == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    return FileResponse(file, media_type="image/jpeg", headers=headers)
+
+
+@api.get("/stores/{store}/rows/{row}/picture", responses=_SAYS | _JPEG, response_class=Response)
+def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
+    """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
+    home = served.store(store)
+    found = home.row(int(row))
+    with _readable(found):
+        content = home.preview(found)
+    return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
+
+
+@contextmanager
+def _readable(row: Row) -> Iterator[None]:
+    """Answer 404 where the file of a row gives no picture."""
+    try:
+        yield
+    except BadImage as bad:
+        raise Refused(404, f"{row.image.path}: {bad.reason}") from bad

@@ -1,4 +1,4 @@
-"""From what a request brings (uploads, rows, boxes) to query vectors of a collection."""
+"""From what a request brings (uploads, rows, boxes) to query descriptors for a store."""
 
 import io
 import math
@@ -8,30 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from insclr.data.decode import BadImage, crop_box, decode, read_header
+from insclr.arrays import Descriptors
+from insclr.data.decode import BadImage, Box, decode, read_header
 from insclr.retrieval.store import Row
-from insclr.retrieval.store.rows import Vectors
-from insclr.web.collection import Collection
-
-Box = tuple[float, float, float, float]
-# A whole picture is never described at more pixels a side than this.
-_LONGEST = 2048
-
-
-class Refused(Exception):
-    """A request that cannot be served: the HTTP status and what to tell the person."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
+from insclr.web.served import Refused, Served, ServedStore
 
 
 @dataclass(frozen=True)
 class RowQuery:
-    """A row of some collection as a query, perhaps only the part of its picture in a box."""
+    """A row of some store as a query, perhaps only the part of its picture in a box."""
 
-    home: Collection
+    home: ServedStore
     row: Row
     box: Box | None
 
@@ -65,32 +52,43 @@ def _parse_box(text: str) -> Box | None:
     return left, top, right, bottom
 
 
-def embed_queries(
-    collection: Collection,
+def parse_row(served: Served, ref: str, box: Box | None) -> RowQuery:
+    """The row that `STORE:ID` names."""
+    number, _, id_ = ref.partition(":")
+    if not (number.isdecimal() and id_.isdecimal() and ref.isascii() and len(ref) <= 22):
+        raise Refused(422, f"{ref[:40]!r} names no row: give STORE:ID")
+    home = served.store(int(number))
+    return RowQuery(home, home.row(int(id_)), box)
+
+
+def describe_queries(
+    store: ServedStore,
     uploads: Sequence[UploadQuery],
     rows: Sequence[RowQuery],
     *,
     fractions: bool,
     max_pixels: int,
-) -> Vectors:
-    """The vectors (queries, dim) of all queries; a row of the same store needs no network."""
-    stored = [one.row for one in rows if one.home is collection and one.box is None]
-    pictures = [_upload_picture(one, fractions, max_pixels) for one in uploads]
-    pictures += [
-        _row_picture(one, fractions) for one in rows if one.home is not collection or one.box is not None
-    ]
-    parts: list[Vectors] = []
+) -> Descriptors:
+    """The descriptors (queries, dim) of all queries; a row of the same store needs no network."""
+    stored = [one.row for one in rows if one.home is store and one.box is None]
+    described = [one for one in rows if one.home is not store or one.box is not None]
+    longest = store.describer.longest
+    decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
+    decoded += [_decoded_row(one, longest) for one in described]
+    parts: list[Descriptors] = []
     try:
         if stored:
-            parts.append(collection.vectors_of(stored))
+            parts.append(store.descriptors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
-    if pictures:
-        parts.append(collection.embedder.pictures(pictures))
+    if decoded:
+        given = [one.box for one in uploads] + [one.box for one in described]
+        boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
+        parts.append(store.describer.images(decoded, boxes))
     return np.concatenate(parts)
 
 
-def _upload_picture(query: UploadQuery, fractions: bool, max_pixels: int) -> Image.Image:
+def _decoded_upload(query: UploadQuery, longest: int, max_pixels: int) -> Image.Image:
     try:
         header = read_header(io.BytesIO(query.content))
         if header.width * header.height > max_pixels:
@@ -99,33 +97,30 @@ def _upload_picture(query: UploadQuery, fractions: bool, max_pixels: int) -> Ima
                 f"the picture has {header.width} x {header.height} pixels, more than the "
                 f"{max_pixels / 1e6:g} megapixels that are accepted: make it smaller",
             )
-        picture = decode(io.BytesIO(query.content), None if query.box else _LONGEST)
+        return decode(io.BytesIO(query.content), None if query.box else longest)
     except BadImage as bad:
         status = 413 if bad.reason.startswith("too large") else 415
         raise Refused(status, f"the upload cannot be used as a picture: {bad.reason}") from bad
-    return _part(picture, query.box, fractions)
 
 
-def _row_picture(query: RowQuery, fractions: bool) -> Image.Image:
+def _decoded_row(query: RowQuery, longest: int) -> Image.Image:
     try:
-        picture = decode(query.home.file(query.row), None if query.box else _LONGEST)
+        return decode(query.home.file(query.row), None if query.box else longest)
     except BadImage as bad:
-        raise Refused(404, f"{query.row.picture.path} cannot be read: {bad.reason}") from bad
-    return _part(picture, query.box, fractions)
+        raise Refused(404, f"{query.row.image.path} cannot be read: {bad.reason}") from bad
 
 
-def _part(picture: Image.Image, box: Box | None, fractions: bool) -> Image.Image:
+def _box_in_pixels(box: Box | None, image: Image.Image, fractions: bool) -> Box | None:
+    """The part of the box that lies inside the picture, at least a pixel of it."""
     if box is None:
-        return picture
+        return None
     left, top, right, bottom = box
     if fractions:
-        left, right = left * picture.width, right * picture.width
-        top, bottom = top * picture.height, bottom * picture.height
-    if right <= 0 or bottom <= 0 or left >= picture.width or top >= picture.height:
-        raise Refused(
-            422, f"the box lies outside of the picture of {picture.width} x {picture.height} pixels"
-        )
+        left, right = left * image.width, right * image.width
+        top, bottom = top * image.height, bottom * image.height
+    if right <= 0 or bottom <= 0 or left >= image.width or top >= image.height:
+        raise Refused(422, f"the box lies outside of the picture of {image.width} x {image.height} pixels")
     # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
-    left, top = min(max(left, 0), picture.width - 1), min(max(top, 0), picture.height - 1)
-    right, bottom = min(max(right, left + 1), picture.width), min(max(bottom, top + 1), picture.height)
-    return crop_box(picture, (left, top, right, bottom))
+    left, top = min(max(left, 0), image.width - 1), min(max(top, 0), image.height - 1)
+    right, bottom = min(max(right, left + 1), image.width), min(max(bottom, top + 1), image.height)
+    return left, top, right, bottom

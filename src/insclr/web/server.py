@@ -13,14 +13,14 @@ from insclr.web.settings import ServeSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from insclr.web.collection import Collection
+    from insclr.web.served import ServedStore
 
 _log = logging.getLogger(__name__)
 _STATIC = Path(__file__).parent / "static"
 
 
-def create_app(collections: Sequence["Collection"], settings: ServeSettings | None = None) -> "FastAPI":
-    """The page and its API for one collection, or two to compare (before, after)."""
+def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None = None) -> "FastAPI":
+    """The page and its API for one store, or two to compare (after, before)."""
     try:
         from fastapi import FastAPI
         from fastapi.responses import FileResponse
@@ -28,8 +28,9 @@ def create_app(collections: Sequence["Collection"], settings: ServeSettings | No
     except ImportError:
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
-    from insclr.web.api import create_api
-    from insclr.web.guard import Guard
+    from insclr.web.api import api
+    from insclr.web.request_checks import RequestChecks
+    from insclr.web.served import Served
 
     settings = settings or ServeSettings()
     # The usual documentation pages load scripts from other hosts: we bring our own.
@@ -40,7 +41,8 @@ def create_app(collections: Sequence["Collection"], settings: ServeSettings | No
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(create_api(collections, settings))
+    app.state.served = Served(tuple(stores), settings)
+    app.include_router(api)
     _explain_errors(app)
 
     @app.get("/", include_in_schema=False)
@@ -52,7 +54,7 @@ def create_app(collections: Sequence["Collection"], settings: ServeSettings | No
         return FileResponse(_STATIC / "docs.html")
 
     app.mount("/static", StaticFiles(directory=_STATIC))
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(RequestChecks, settings=settings)
     return app
 
 
@@ -62,7 +64,7 @@ def _explain_errors(app: "FastAPI") -> None:
     from fastapi.responses import JSONResponse
 
     from insclr.retrieval.store import StoreUnavailable
-    from insclr.web.queries import Refused
+    from insclr.web.served import Refused
 
     @app.exception_handler(Refused)
     def refused(_: Request, error: Refused) -> JSONResponse:
@@ -78,11 +80,13 @@ def _explain_errors(app: "FastAPI") -> None:
         return JSONResponse({"detail": str(error)}, status_code=400)
 
 
-def open_collections(uris: Sequence[str | Path], models: Sequence[str] = ()) -> list["Collection"]:
-    """The collections of one store, or of two: the first is shown as "after", the second as "before"."""
-    from insclr.retrieval.embed import embedder_of
+def open_served(
+    uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto"
+) -> list["ServedStore"]:
+    """Open one store, or two: the first is shown as "after", the second as "before"."""
+    from insclr.retrieval.describer import describer_of
     from insclr.retrieval.store import open_store
-    from insclr.web.collection import Collection
+    from insclr.web.served import ServedStore
 
     if not 1 <= len(uris) <= 2:
         raise UserError(f"one store or two can be served, not {len(uris)}")
@@ -91,17 +95,17 @@ def open_collections(uris: Sequence[str | Path], models: Sequence[str] = ()) -> 
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
         store = open_store(uri)
         model = models[place] if place < len(models) else ""
-        found.append(Collection(title, store, embedder_of(store.info, model, workers=0)))
+        found.append(ServedStore(title, store, describer_of(store.info, model, workers=0, device=device)))
     return found
 
 
-def serve(collections: Sequence["Collection"], settings: ServeSettings) -> None:
+def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
     """Serve until interrupted; UserError when the port is taken."""
-    app = create_app(collections, settings)
+    app = create_app(stores, settings)
     import torch
     import uvicorn
 
-    # Two requests are embedded at a time (see ModelEmbedder): each gets half of the cores.
+    # Two requests are embedded at a time (see ModelDescriber): each gets half of the cores.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

@@ -7,15 +7,16 @@ A re-ranker gives back the ids it was given, each row in a better order.
 
 from collections.abc import Callable
 
+from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.retrieval.rerank.database_augmentation import dba
 from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.query_expansion import alpha_qe, aqe
-from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, rank
+from insclr.retrieval.rerank.ranking import Ranking, rank
 from insclr.retrieval.rerank.reciprocal import k_reciprocal
 from insclr.retrieval.rerank.traversal import egt
 
-Reranker = Callable[[Vectors, Vectors, Ranking], Ranking]
+Reranker = Callable[[Descriptors, Descriptors, Ranking], Ranking]
 
 RERANKERS: dict[str, Reranker] = {
     "aqe": aqe,
@@ -35,4 +36,4 @@ def rerank(name: str) -> Reranker:
     return RERANKERS[plain]
 
 
-__all__ = ["RERANKERS", "Ids", "Ranking", "Reranker", "Vectors", "rank", "rerank"]
+__all__ = ["RERANKERS", "Ranking", "Reranker", "rank", "rerank"]

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from insclr.arrays import Descriptors, Ids
 from insclr.retrieval.rerank.graph import neighbour_graph, once_per_database
-from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, reorder, rescore, unit_rows
+from insclr.retrieval.rerank.ranking import Ranking, reorder, rescore, unit_rows
 
 _ROWS = 1024  # rows averaged at once
 
@@ -16,7 +17,7 @@ class _Averaged:
         self.rows = np.zeros((count, dim), dtype=np.float32)
         self._known = np.zeros(count, dtype=bool)
 
-    def fill(self, database: Vectors, ids: Ids) -> None:
+    def fill(self, database: Descriptors, ids: Ids) -> None:
         """Make sure that the rows `ids` are there."""
         missing = np.unique(ids[~self._known[ids]])
         for start in range(0, len(missing), _ROWS):
@@ -24,7 +25,7 @@ class _Averaged:
             self.rows[rows] = self.average(database, rows, own=-1)
             self._known[rows] = True
 
-    def average(self, database: Vectors, rows: Ids, own: int) -> Vectors:
+    def average(self, database: Descriptors, rows: Ids, own: int) -> Descriptors:
         """These rows averaged with their neighbours as if row `own` were not in the database."""
         # One neighbour more than needed: it steps in where `own` is left out.
         graph = neighbour_graph(database, self.neighbours + 1)
@@ -37,12 +38,12 @@ class _Averaged:
 
 
 @once_per_database
-def _averaged(database: Vectors, neighbours: int, alpha: float) -> _Averaged:
+def _averaged(database: Descriptors, neighbours: int, alpha: float) -> _Averaged:
     return _Averaged(len(database), database.shape[1], neighbours, alpha)
 
 
 def dba(
-    queries: Vectors, database: Vectors, ranking: Ranking, *, neighbours: int = 10, alpha: float = 3.0
+    queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 10, alpha: float = 3.0
 ) -> Ranking:
     """Compare the query with every database row averaged with its neighbours (similarity ** alpha)."""
     averaged = _averaged(database, neighbours, alpha)
@@ -57,7 +58,9 @@ def dba(
     return reorder(ranking, scores)
 
 
-def _reverse_neighbours(database: Vectors, neighbours: int, ranking: Ranking) -> tuple[list[Ids], list[Ids]]:
+def _reverse_neighbours(
+    database: Descriptors, neighbours: int, ranking: Ranking
+) -> tuple[list[Ids], list[Ids]]:
     """For each query its results that have the query's own row among their neighbours: places and rows."""
     ids = np.unique(ranking.ids)
     near = neighbour_graph(database, neighbours + 1).rows(database, ids)[0][:, :neighbours]

@@ -3,15 +3,16 @@
 import numpy as np
 from scipy import sparse
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.retrieval.rerank.graph import neighbour_graph, once_per_database
-from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, reorder
+from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 _BLOCK = 2**22  # values of one solver matrix (nodes, queries) held at once
 
 
 def diffusion(
-    queries: Vectors,
-    database: Vectors,
+    queries: Descriptors,
+    database: Descriptors,
     ranking: Ranking,
     *,
     k: int = 20,
@@ -52,9 +53,7 @@ def diffusion(
     return reorder(ranking, scores)
 
 
-def _solve(
-    graph: sparse.csr_array, first: Ids, seeds: Vectors, own: Ids, alpha: float, steps: int
-) -> Vectors:
+def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids, alpha: float, steps: int) -> Scores:
     """Conjugate gradients for all queries at once; each query's own node is taken out of the graph for it."""
     nodes, queries = graph.shape[0], len(first)
     columns = np.arange(queries)
@@ -77,13 +76,13 @@ def _solve(
 
 
 @once_per_database
-def _whole_graph(database: Vectors, k: int, gamma: float) -> sparse.csr_array:
+def _whole_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
     near, scores = neighbour_graph(database, k).rows(database, np.arange(len(database)))
     return _normalised(near, scores, gamma)
 
 
 def _cut_graph(
-    database: Vectors, rows: Ids, k: int, gamma: float, place: Ids
+    database: Descriptors, rows: Ids, k: int, gamma: float, place: Ids
 ) -> tuple[sparse.csr_array, Ids]:
     """The graph among `rows` alone and the rows' places in it; `place` is a scratch map full of -1."""
     near, scores = neighbour_graph(database, k).rows(database, rows)
@@ -92,7 +91,7 @@ def _cut_graph(
     return _normalised(place[near], scores, gamma), places
 
 
-def _normalised(near: Ids, scores: Vectors, gamma: float) -> sparse.csr_array:
+def _normalised(near: Ids, scores: Scores, gamma: float) -> sparse.csr_array:
     """Mutual neighbours weighted by similarity ** gamma, normalised by the degrees; -1 is no neighbour."""
     count, k = near.shape
     kept = near.ravel() >= 0

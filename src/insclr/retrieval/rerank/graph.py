@@ -7,15 +7,16 @@ from typing import Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from insclr.retrieval.rerank.ranking import Ids, Vectors, score_blocks
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.neighbours.exact import nearest_rows
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def once_per_database(
-    build: Callable[Concatenate[Vectors, P], T],
-) -> Callable[Concatenate[Vectors, P], T]:
+    build: Callable[Concatenate[Descriptors, P], T],
+) -> Callable[Concatenate[Descriptors, P], T]:
     """Remember what `build` made for a database array as long as that array lives.
 
     A search server thus pays for a graph once. What is built must not hold the array itself, and the array
@@ -23,7 +24,7 @@ def once_per_database(
     """
     built: dict[tuple[object, ...], T] = {}
 
-    def remembered(database: Vectors, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def remembered(database: Descriptors, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (id(database), args, tuple(sorted(kwargs.items())))
         if key not in built:
             built[key] = build(database, *args, **kwargs)
@@ -42,19 +43,17 @@ class NeighbourGraph:
         self._scores = np.empty((count, self.k), dtype=np.float32)
         self._known = np.zeros(count, dtype=bool)
 
-    def rows(self, database: Vectors, ids: Ids) -> tuple[Ids, Vectors]:
+    def rows(self, database: Descriptors, ids: Ids) -> tuple[Ids, Scores]:
         """Neighbours (rows, k) of the rows `ids` and their inner products (rows, k)."""
         missing = np.unique(ids[~self._known[ids]])
-        for block, scores in score_blocks(database[missing], database):
-            rows = missing[block]
-            scores[np.arange(len(rows)), rows] = -np.inf
-            best = torch.from_numpy(scores).topk(self.k, dim=1)
-            self._ids[rows], self._scores[rows] = best.indices.numpy(), best.values.numpy()
-            self._known[rows] = True
+        if len(missing):
+            found = nearest_rows(torch.from_numpy(database), torch.from_numpy(missing), self.k)
+            self._scores[missing], self._ids[missing] = (part.numpy() for part in found)
+            self._known[missing] = True
         return self._ids[ids].astype(np.int64), self._scores[ids]
 
 
 @once_per_database
-def neighbour_graph(database: Vectors, k: int) -> NeighbourGraph:
+def neighbour_graph(database: Descriptors, k: int) -> NeighbourGraph:
     """The database's graph of k neighbours, empty at first and kept while the array lives."""
     return NeighbourGraph(len(database), k)

@@ -2,16 +2,17 @@
 
 import numpy as np
 
-from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, Vectors, reorder, rescore, unit_rows
+from insclr.arrays import Descriptors
+from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, reorder, rescore, unit_rows
 
 
-def aqe(queries: Vectors, database: Vectors, ranking: Ranking, *, neighbours: int = 3) -> Ranking:
+def aqe(queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 3) -> Ranking:
     """Search again with the mean of the query and its first `neighbours` results."""
     return alpha_qe(queries, database, ranking, neighbours=neighbours, alpha=0.0)
 
 
 def alpha_qe(
-    queries: Vectors, database: Vectors, ranking: Ranking, *, neighbours: int = 5, alpha: float = 3.0
+    queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 5, alpha: float = 3.0
 ) -> Ranking:
     """As AQE, each result weighted by its similarity to the query ** alpha."""
     first = ranking.ids[:, :neighbours]  # (queries, neighbours)

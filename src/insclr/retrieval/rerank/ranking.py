@@ -1,14 +1,12 @@
 """A ranking: what a search gives, what a re-ranker takes and gives back."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
-Vectors = NDArray[np.float32]
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.neighbours.exact import nearest, score_blocks
 
 BLOCK_VALUES = 2**25  # values held at once by blocked functions: 128 MiB of float32
 
@@ -22,7 +20,7 @@ class Ranking:
     """
 
     ids: Ids  # (queries, results)
-    scores: Vectors  # (queries, results), falling along each row
+    scores: Scores  # (queries, results), falling along each row
     own: Ids | None = None  # (queries,); None: no query is in the database
 
     @property
@@ -31,46 +29,30 @@ class Ranking:
         return np.full(len(self.ids), -1) if self.own is None else self.own
 
 
-def score_blocks(queries: Vectors, database: Vectors) -> Iterator[tuple[slice, Vectors]]:
-    """Inner products of all queries with the database, in blocks of rows of bounded memory."""
-    rows = max(1, BLOCK_VALUES // max(1, len(database)))
-    for start in range(0, len(queries), rows):
-        block = slice(start, min(start + rows, len(queries)))
-        yield block, queries[block] @ database.T  # (rows, database)
-
-
-def rank(queries: Vectors, database: Vectors, own: Ids | None = None, depth: int | None = None) -> Ranking:
-    """Rank the database by inner product; whole rankings settle ties by the lower row.
+def rank(
+    queries: Descriptors, database: Descriptors, own: Ids | None = None, depth: int | None = None
+) -> Ranking:
+    """Rank the database by inner product; ties are settled by the lower row.
 
     Without `depth` every row is ranked but a query's own.
     """
     results = len(database) - int(own is not None and bool((own >= 0).any()))
     results = results if depth is None else min(depth, results)
-    ids = np.empty((len(queries), results), dtype=np.int64)
-    scores = np.empty((len(queries), results), dtype=np.float32)
-    for block, products in score_blocks(queries, database):
-        if own is not None:
-            hide(products, own[block])
-        found = torch.from_numpy(products)
-        whole = results * 4 > len(database)
-        best = found.sort(dim=1, descending=True, stable=True) if whole else found.topk(results, dim=1)
-        ids[block], scores[block] = best.indices[:, :results].numpy(), best.values[:, :results].numpy()
-    return Ranking(ids, scores, own)
+    rows = None if own is None else torch.from_numpy(own)
+    scores, ids = nearest(torch.from_numpy(queries), torch.from_numpy(database), results, own=rows)
+    return Ranking(ids.numpy(), scores.numpy(), own)
 
 
-def hide(scores: Vectors, own: Ids) -> None:
-    """Put each query's own row behind all others, in place."""
-    inside = own >= 0
-    scores[np.flatnonzero(inside), own[inside]] = -np.inf
-
-
-def rescore(queries: Vectors, database: Vectors, ranking: Ranking) -> Vectors:
+def rescore(queries: Descriptors, database: Descriptors, ranking: Ranking) -> Scores:
     """Inner products of the queries with the rows they have found, in the order of the ranking."""
     results, dim = ranking.ids.shape[1], queries.shape[1]
     scores = np.empty(ranking.ids.shape, dtype=np.float32)
     if results * 4 > len(database):
-        for block, products in score_blocks(queries, database):
-            scores[block] = np.take_along_axis(products, ranking.ids[block], axis=1)
+        blocks = score_blocks(
+            torch.from_numpy(queries), torch.from_numpy(database), block_bytes=4 * BLOCK_VALUES
+        )
+        for block, products in blocks:
+            scores[block] = np.take_along_axis(products.numpy(), ranking.ids[block], axis=1)
         return scores
     rows = max(1, BLOCK_VALUES // max(1, results * dim))
     for start in range(0, len(queries), rows):
@@ -79,7 +61,7 @@ def rescore(queries: Vectors, database: Vectors, ranking: Ranking) -> Vectors:
     return scores
 
 
-def reorder(ranking: Ranking, scores: Vectors) -> Ranking:
+def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     """Sort the results by new scores (queries, results); -inf marks a result that was not scored anew.
 
     Those keep their order behind all others, with scores that go on falling.
@@ -96,7 +78,7 @@ def reorder(ranking: Ranking, scores: Vectors) -> Ranking:
     return Ranking(np.take_along_axis(ranking.ids, order, axis=1), new, ranking.own)
 
 
-def unit_rows(vectors: Vectors) -> Vectors:
+def unit_rows(descriptors: Descriptors) -> Descriptors:
     """Each row divided by its length; a row of zeros stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+    lengths = np.linalg.norm(descriptors, axis=1, keepdims=True)
+    return np.asarray(descriptors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -3,16 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.retrieval.rerank.graph import NeighbourGraph, neighbour_graph, once_per_database
-from insclr.retrieval.rerank.ranking import Ids, Ranking, Vectors, reorder
+from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 _ROWS = 512  # rows encoded at once
 Mask = NDArray[np.bool_]
 
 
 def k_reciprocal(
-    queries: Vectors,
-    database: Vectors,
+    queries: Descriptors,
+    database: Descriptors,
     ranking: Ranking,
     *,
     k1: int = 20,
@@ -48,21 +49,21 @@ class _Encoder:
 
     def __init__(self, count: int, k1: int, k2: int) -> None:
         self.k1, self.k2 = k1, k2
-        self._single = dict[int, tuple[Ids, Vectors]]()  # before the mean over k2 neighbours
+        self._single = dict[int, tuple[Ids, Scores]]()  # before the mean over k2 neighbours
         # The means lie end to end: where each row's entries start, and how many there are (0: not yet made).
         self._start = np.zeros(count, dtype=np.int64)
         self._length = np.zeros(count, dtype=np.int64)
         self._columns = np.empty(0, dtype=np.int64)
         self._values = np.empty(0, dtype=np.float32)
 
-    def rows(self, rows: Ids) -> tuple[Ids, Ids, Vectors]:
+    def rows(self, rows: Ids) -> tuple[Ids, Ids, Scores]:
         """Encodings of filled rows, end to end: how many entries each has, their columns, their values."""
         lengths = self._length[rows]
         before = np.cumsum(lengths) - lengths
         entries = np.arange(lengths.sum()) + np.repeat(self._start[rows] - before, lengths)
         return lengths, self._columns[entries], self._values[entries]
 
-    def fill(self, database: Vectors, ids: Ids) -> None:
+    def fill(self, database: Descriptors, ids: Ids) -> None:
         """Make sure that the encodings of the rows `ids` are there."""
         rows = np.unique(ids[self._length[ids] == 0])
         near = self._graph(database).rows(database, rows)[0][:, : self.k2 - 1]
@@ -75,8 +76,8 @@ class _Encoder:
         self._values = np.concatenate([self._values, *(values for _, values in made)])
 
     def encode_query(
-        self, database: Vectors, query: Vectors, results: Ids, similar: Vectors, own: int
-    ) -> tuple[Ids, Vectors]:
+        self, database: Descriptors, query: Descriptors, results: Ids, similar: Scores, own: int
+    ) -> tuple[Ids, Scores]:
         """Columns and values of a query whose ranking is `results`; its own row is no column."""
         graph = self._graph(database)
         first = results[: self.k1]
@@ -91,10 +92,10 @@ class _Encoder:
         self._encode(database, near)
         return _mean([(columns, values), *(_without(self._single[row], own) for row in near.tolist())])
 
-    def _graph(self, database: Vectors) -> NeighbourGraph:
+    def _graph(self, database: Descriptors) -> NeighbourGraph:
         return neighbour_graph(database, self.k1)
 
-    def _encode(self, database: Vectors, rows: Ids) -> None:
+    def _encode(self, database: Descriptors, rows: Ids) -> None:
         graph = self._graph(database)
         missing = np.array([row for row in rows.tolist() if row not in self._single], dtype=np.int64)
         for start in range(0, len(missing), _ROWS):
@@ -106,18 +107,18 @@ class _Encoder:
 
 
 @once_per_database
-def _encoder(database: Vectors, k1: int, k2: int) -> _Encoder:
+def _encoder(database: Descriptors, k1: int, k2: int) -> _Encoder:
     return _Encoder(len(database), k1, k2)
 
 
-def _reciprocal(graph: NeighbourGraph, database: Vectors, rows: Ids, k: int) -> tuple[Ids, Mask]:
+def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int) -> tuple[Ids, Mask]:
     """The k nearest (rows, k) of each row, and which of them have the row among their own k nearest."""
     near = graph.rows(database, rows)[0][:, :k]
     back = graph.rows(database, near.ravel())[0][:, :k].reshape(*near.shape, near.shape[1])  # (rows, k, k)
     return near, (back == rows[:, None, None]).any(axis=2)
 
 
-def _expanded(graph: NeighbourGraph, database: Vectors, members: Ids, k1: int, own: int) -> Ids:
+def _expanded(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int, own: int) -> Ids:
     """R*: the reciprocal set joined by each member's half-size set, without `own`, that overlaps it by 2/3."""
     if len(members) == 0:
         return members
@@ -129,13 +130,13 @@ def _expanded(graph: NeighbourGraph, database: Vectors, members: Ids, k1: int, o
     return np.union1d(members, near[joined][mutual[joined]])
 
 
-def _fractions(similar: Vectors) -> Vectors:
-    """Weights exp(-squared distance) of unit vectors with these inner products, summing to one."""
+def _fractions(similar: Scores) -> Scores:
+    """Weights exp(-squared distance) of unit descriptors with these inner products, summing to one."""
     weights = np.exp(2 * similar - 2)
     return np.asarray(weights / max(float(weights.sum()), 1e-12), dtype=np.float32)
 
 
-def _mean(encodings: list[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
+def _mean(encodings: list[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:
     columns = np.concatenate([c for c, _ in encodings])
     values = np.concatenate([v for _, v in encodings])
     merged, where = np.unique(columns, return_inverse=True)
@@ -143,6 +144,6 @@ def _mean(encodings: list[tuple[Ids, Vectors]]) -> tuple[Ids, Vectors]:
     return merged, (sums / len(encodings)).astype(np.float32)
 
 
-def _without(encoding: tuple[Ids, Vectors], own: int) -> tuple[Ids, Vectors]:
+def _without(encoding: tuple[Ids, Scores], own: int) -> tuple[Ids, Scores]:
     kept = encoding[0] != own
     return encoding[0][kept], encoding[1][kept]

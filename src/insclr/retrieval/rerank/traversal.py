@@ -4,13 +4,14 @@ import heapq
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.retrieval.rerank.graph import NeighbourGraph, neighbour_graph
-from insclr.retrieval.rerank.ranking import Ranking, Vectors, reorder
+from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 
 def egt(
-    queries: Vectors,
-    database: Vectors,
+    queries: Descriptors,
+    database: Descriptors,
     ranking: Ranking,
     *,
     k: int = 5,
@@ -40,7 +41,7 @@ def egt(
 
 def _walk(
     graph: NeighbourGraph,
-    database: Vectors,
+    database: Descriptors,
     edges: list[tuple[int, float]],
     own: int,
     k: int,

@@ -1,16 +1,16 @@
-"""Stores: durable rows with vectors, embedded (a folder) or in a Milvus cluster (an address)."""
+"""Stores: durable rows with descriptors, embedded (a folder) or in a Milvus cluster (an address)."""
 
 from pathlib import Path
 
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
-from insclr.retrieval.store.rows import Neighbours, Picture, Row, Store, StoreInfo, StoreUnavailable
+from insclr.retrieval.store.rows import IndexedImage, Neighbours, Row, Store, StoreInfo, StoreUnavailable
 from insclr.retrieval.store.where import Condition, parse_where
 
 __all__ = [
     "Condition",
+    "IndexedImage",
     "Neighbours",
-    "Picture",
     "Row",
     "Store",
     "StoreInfo",

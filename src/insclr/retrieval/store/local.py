@@ -1,4 +1,4 @@
-"""The embedded store: a folder with a SQLite database of rows and vectors, searched in memory beside it."""
+"""The embedded store: a folder with a SQLite database of rows and descriptors, searched in memory beside it."""
 
 import json
 import sqlite3
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
 from insclr.retrieval.store.lock import only_writer
 from insclr.retrieval.store.nearest import NearestRows
-from insclr.retrieval.store.rows import Ids, Neighbours, Picture, Row, StoreInfo, Vectors, check_vectors
+from insclr.retrieval.store.rows import IndexedImage, Neighbours, Row, StoreInfo, check_descriptors
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _ROWS = "rows.sqlite"
@@ -39,7 +40,7 @@ INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES 
 ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
     columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
 """
-_PICTURE = "SELECT id, path, hash, size, mtime, columns FROM pictures"
+_SELECT_ROW = "SELECT id, path, hash, size, mtime, columns FROM pictures"
 _KEPT_FILTERS = 32
 # A reader beside a busy writer spends at most about this share of its time on reloading the rows.
 _RELOAD_SHARE = 0.2
@@ -90,30 +91,30 @@ class LocalStore:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
         return only_writer(self._folder / "writer.lock", wait)
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
-        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
-        halves = check_vectors(vectors, len(pictures), self.info.dim).astype("<f2")
-        with self._transaction(pictures) as rows:
+    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
+        halves = check_descriptors(descriptors, len(images), self.info.dim).astype("<f2")
+        with self._transaction(images) as rows:
             rows.executemany(
-                _UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(pictures, halves, strict=True)]
+                _UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(images, halves, strict=True)]
             )
 
-    def update(self, pictures: Sequence[Picture]) -> None:
-        """Change everything but the vector of rows that exist."""
+    def update(self, images: Sequence[IndexedImage]) -> None:
+        """Change everything but the descriptor of rows that exist."""
         statement = (
             "UPDATE pictures SET hash = ?, size = ?, mtime = ?, columns = ?, numbers = ? WHERE path = ?"
         )
-        with self._transaction(pictures) as rows:
-            rows.executemany(statement, [(*_values(one)[1:], one.path) for one in pictures])
+        with self._transaction(images) as rows:
+            rows.executemany(statement, [(*_values(one)[1:], one.path) for one in images])
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove the rows of these paths; paths that have none are ignored."""
         with self._transaction() as rows:
             rows.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in paths])
 
-    def pictures(self) -> dict[str, Row]:
+    def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
-        return {row.picture.path: row for row in map(_row, self._select(_PICTURE))}
+        return {row.image.path: row for row in map(_row, self._select(_SELECT_ROW))}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids in this order; ids that are gone are left out."""
@@ -122,7 +123,7 @@ class LocalStore:
             part = [int(one) for one in ids[start : start + 500]]
             places = ",".join("?" * len(part))
             found |= {
-                row.id: row for row in map(_row, self._select(f"{_PICTURE} WHERE id IN ({places})", part))
+                row.id: row for row in map(_row, self._select(f"{_SELECT_ROW} WHERE id IN ({places})", part))
             }
         return [found[int(one)] for one in ids if int(one) in found]
 
@@ -130,9 +131,9 @@ class LocalStore:
         """Every id, ascending."""
         return self._loaded().ids
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
-        """The vectors of these ids in this order; KeyError when one is gone."""
-        return self._loaded().vectors(np.asarray(ids, dtype=np.int64))
+    def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
+        """The descriptors of these ids in this order; KeyError when one is gone."""
+        return self._loaded().descriptors(np.asarray(ids, dtype=np.int64))
 
     def count(self) -> int:
         """How many rows there are."""
@@ -143,7 +144,7 @@ class LocalStore:
         names: list[str] = json.loads(self.note("columns") or "[]")
         return names
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
         nearest = self._loaded()
         return nearest.search(queries, top, None if where is None else self._allowed(nearest, where))
@@ -172,17 +173,17 @@ class LocalStore:
             return self._rows.execute(statement, values).fetchall()
 
     @contextmanager
-    def _transaction(self, pictures: Sequence[Picture] = ()) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, images: Sequence[IndexedImage] = ()) -> Iterator[sqlite3.Connection]:
         with self._lock, self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             yield self._rows
-            self._keep_column_names(pictures)
+            self._keep_column_names(images)
             self._rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
         self._load_again_at = 0.0
 
-    def _keep_column_names(self, pictures: Sequence[Picture]) -> None:
+    def _keep_column_names(self, images: Sequence[IndexedImage]) -> None:
         known = self.columns()
-        names = sorted({*known, *(name for one in pictures for name in one.columns)})
+        names = sorted({*known, *(name for one in images for name in one.columns)})
         if names != known:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES ('columns', ?)", (json.dumps(names),))
 
@@ -206,8 +207,8 @@ class LocalStore:
                 found = self._select("SELECT id, vector FROM pictures ORDER BY id")
                 ids = np.array([row[0] for row in found], dtype=np.int64)  # (rows,)
                 halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
-                vectors = halves.reshape(len(ids), self.info.dim)
-                self._nearest = NearestRows(ids, vectors, self.cache / f"coarse-{version}.faiss")
+                descriptors = halves.reshape(len(ids), self.info.dim)
+                self._nearest = NearestRows(ids, descriptors, self.cache / f"coarse-{version}.faiss")
                 self._loaded_version = version
                 self._filters.clear()
                 took = time.monotonic() - began
@@ -263,14 +264,14 @@ def _connect(file: Path) -> sqlite3.Connection:
     return rows
 
 
-def _values(picture: Picture) -> tuple[str, str, int, int, str, str]:
-    columns: Mapping[str, str] = picture.columns
+def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
+    columns: Mapping[str, str] = image.columns
     numbers = {name: number for name, text in columns.items() if (number := number_of(text)) is not None}
     return (
-        picture.path,
-        picture.hash,
-        picture.size,
-        picture.mtime,
+        image.path,
+        image.hash,
+        image.size,
+        image.mtime,
         json.dumps(dict(columns), ensure_ascii=False),
         json.dumps(numbers),
     )
@@ -278,4 +279,4 @@ def _values(picture: Picture) -> tuple[str, str, int, int, str, str]:
 
 def _row(values: tuple[Any, ...]) -> Row:
     id_, path, hash_, size, mtime, columns = values
-    return Row(id_, Picture(path, hash_, size, mtime, json.loads(columns)))
+    return Row(id_, IndexedImage(path, hash_, size, mtime, json.loads(columns)))

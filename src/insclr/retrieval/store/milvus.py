@@ -11,22 +11,21 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
 from insclr.retrieval.store.rows import (
-    Ids,
+    IndexedImage,
     Neighbours,
-    Picture,
     Row,
     StoreInfo,
     StoreUnavailable,
-    Vectors,
-    check_vectors,
+    check_descriptors,
 )
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
-_PICTURE = ["id", "path", "hash", "size", "mtime", "columns"]
+_ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
 _PATH_BYTES = 4096
-_PART, _PAGE = 1000, 10_000  # rows in one message: with vectors (64 MB is the limit), and without
+_PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is the limit), and without
 _CONNECT, _ANSWER, _BUILD = 10.0, 60.0, 900.0  # seconds
 
 
@@ -58,7 +57,7 @@ class MilvusStore:
         client, name = _connect(uri)
         with _speaking(uri):
             if not client.has_collection(name):
-                _create_pictures(client, name, info.dim)
+                _create_rows(client, name, info.dim)
             if not client.has_collection(f"{name}_notes"):
                 _create_notes(client, f"{name}_notes")
             if not client.get(f"{name}_notes", ids=["info"], output_fields=["text"]):
@@ -82,21 +81,23 @@ class MilvusStore:
         """Nothing to hold: writes of the same row are the same write, from wherever they come."""
         return nullcontext()
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
-        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
-        vectors = check_vectors(vectors, len(pictures), self.info.dim)
-        rows = [_entity(one) | {"vector": vector} for one, vector in zip(pictures, vectors, strict=True)]
+    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
+        descriptors = check_descriptors(descriptors, len(images), self.info.dim)
+        rows = [
+            _entity(one) | {"vector": descriptor} for one, descriptor in zip(images, descriptors, strict=True)
+        ]
         with _speaking(self.uri):
             for start in range(0, len(rows), _PART):
                 self._client.upsert(self._name, rows[start : start + _PART])
-        self._changed(pictures)
+        self._changed(images)
 
-    def update(self, pictures: Sequence[Picture]) -> None:
-        """Change everything but the vector of rows that exist."""
-        existing = {row.id for row in self.rows([id_of(one.path) for one in pictures])}
-        pictures = [one for one in pictures if id_of(one.path) in existing]
-        if pictures:
-            self.upsert(pictures, self.vectors([id_of(one.path) for one in pictures]))
+    def update(self, images: Sequence[IndexedImage]) -> None:
+        """Change everything but the descriptor of rows that exist."""
+        existing = {row.id for row in self.rows([id_of(one.path) for one in images])}
+        images = [one for one in images if id_of(one.path) in existing]
+        if images:
+            self.upsert(images, self.descriptors([id_of(one.path) for one in images]))
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove the rows of these paths; paths that have none are ignored."""
@@ -105,21 +106,21 @@ class MilvusStore:
                 self._client.delete(self._name, ids=[id_of(path) for path in paths[start : start + _PART]])
         self._changed([])
 
-    def pictures(self) -> dict[str, Row]:
+    def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
-        return {row.picture.path: row for row in map(_row, self._every(_PICTURE))}
+        return {row.image.path: row for row in map(_row, self._every(_ROW_FIELDS))}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids in this order; ids that are gone are left out."""
-        found = {row.id: row for row in map(_row, self._get(ids, _PICTURE))}
+        found = {row.id: row for row in map(_row, self._get(ids, _ROW_FIELDS))}
         return [found[int(one)] for one in ids if int(one) in found]
 
     def ids(self) -> Ids:
         """Every id, ascending."""
         return np.sort(np.array([row["id"] for row in self._every(["id"])], dtype=np.int64))
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
-        """The vectors of these ids in this order; KeyError when one is gone."""
+    def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
+        """The descriptors of these ids in this order; KeyError when one is gone."""
         found = {row["id"]: row["vector"] for row in self._get(ids, ["id", "vector"])}
         return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
 
@@ -140,7 +141,7 @@ class MilvusStore:
         names: list[str] = json.loads(self.note("columns") or "[]")
         return names
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
         ids = np.full((len(queries), top), -1, dtype=np.int64)
         similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
@@ -183,10 +184,10 @@ class MilvusStore:
         finally:
             self._client.close()
 
-    def _changed(self, pictures: Sequence[Picture]) -> None:
+    def _changed(self, images: Sequence[IndexedImage]) -> None:
         self._wrote = True
         known = self.columns()
-        names = sorted({*known, *(name for one in pictures for name in one.columns)})
+        names = sorted({*known, *(name for one in images for name in one.columns)})
         if names != known:
             self.set_note("columns", json.dumps(names))
         self.set_note("version", str(int(self.version()) + 1))
@@ -237,35 +238,35 @@ def _present(source: str, name: str, test: str) -> str:
     return f"(exists {column} and {column} {test})"
 
 
-def _entity(picture: Picture) -> dict[str, Any]:
-    if len(picture.path.encode()) > _PATH_BYTES:
+def _entity(image: IndexedImage) -> dict[str, Any]:
+    if len(image.path.encode()) > _PATH_BYTES:
         raise UserError(
-            f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {picture.path[:80]}..."
+            f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {image.path[:80]}..."
         )
     numbers = {
-        name: number for name, text in picture.columns.items() if (number := number_of(text)) is not None
+        name: number for name, text in image.columns.items() if (number := number_of(text)) is not None
     }
     return {
-        "id": id_of(picture.path),
-        "path": picture.path,
-        "hash": picture.hash,
-        "size": picture.size,
-        "mtime": picture.mtime,
-        "columns": dict(picture.columns),
+        "id": id_of(image.path),
+        "path": image.path,
+        "hash": image.hash,
+        "size": image.size,
+        "mtime": image.mtime,
+        "columns": dict(image.columns),
         "numbers": numbers,
     }
 
 
 def _row(entity: dict[str, Any]) -> Row:
     columns = entity["columns"]
-    picture = Picture(
+    image = IndexedImage(
         entity["path"],
         entity["hash"],
         int(entity["size"]),
         int(entity["mtime"]),
         json.loads(columns) if isinstance(columns, str) else columns,
     )
-    return Row(int(entity["id"]), picture)
+    return Row(int(entity["id"]), image)
 
 
 def _connect(uri: str) -> tuple[Any, str]:
@@ -299,7 +300,7 @@ def _speaking(uri: str) -> Iterator[None]:
         raise StoreUnavailable(f"Milvus at {uri} does not answer: {reason}") from error
 
 
-def _create_pictures(client: Any, name: str, dim: int) -> None:
+def _create_rows(client: Any, name: str, dim: int) -> None:
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)

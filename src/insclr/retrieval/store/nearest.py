@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.files import whole_file
-from insclr.retrieval.store.rows import Ids, Neighbours, Vectors
+from insclr.retrieval.store.rows import Neighbours
 
 _log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
@@ -34,18 +35,18 @@ class NearestRows:
     and a file that does not fit or cannot be read is made again.
     """
 
-    def __init__(self, ids: Ids, vectors: NDArray[np.float16], coarse_file: Path | None = None) -> None:
-        count, dim = vectors.shape
+    def __init__(self, ids: Ids, descriptors: NDArray[np.float16], coarse_file: Path | None = None) -> None:
+        count, dim = descriptors.shape
         self.ids = ids  # (rows,) ascending
         self._exact = faiss.IndexScalarQuantizer(
             dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
         )
-        self._exact.add_sa_codes(np.ascontiguousarray(vectors).view(np.uint8))
+        self._exact.add_sa_codes(np.ascontiguousarray(descriptors).view(np.uint8))
         # The same memory seen as an array: rows are read back without a second copy.
-        self._vectors: NDArray[np.float16] = (
+        self._descriptors: NDArray[np.float16] = (
             faiss.rev_swig_ptr(self._exact.codes.data(), count * dim * 2).view(np.float16).reshape(count, dim)
             if count
-            else vectors
+            else descriptors
         )
         self._coarse = self._coarse_scan(coarse_file) if count > EXACT_UP_TO and dim % 2 == 0 else None
 
@@ -61,11 +62,11 @@ class NearestRows:
             raise KeyError(int(ids[gone][0]))
         return places
 
-    def vectors(self, ids: Ids) -> Vectors:
-        """The vectors of these ids in this order."""
-        return self._vectors[self.positions(ids)].astype(np.float32)
+    def descriptors(self, ids: Ids) -> Descriptors:
+        """The descriptors of these ids in this order."""
+        return self._descriptors[self.positions(ids)].astype(np.float32)
 
-    def search(self, queries: Vectors, top: int, allowed: NDArray[np.bool_] | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, allowed: NDArray[np.bool_] | None = None) -> Neighbours:
         """The `top` nearest rows of each query, among the `allowed` ones (one flag a row)."""
         found = min(top, len(self.ids) if allowed is None else int(allowed.sum()))
         ids = np.full((len(queries), top), -1, dtype=np.int64)
@@ -84,31 +85,31 @@ class NearestRows:
         similarities[:, :found] = near[:, :found]
         return Neighbours(ids, similarities)
 
-    def _two_scans(self, queries: Vectors, top: int, rescored: int) -> tuple[Vectors, NDArray[np.int64]]:
+    def _two_scans(self, queries: Descriptors, top: int, rescored: int) -> tuple[Scores, Ids]:
         assert self._coarse is not None
         _, candidates = self._coarse.search(queries, rescored)  # (queries, rescored)
         near = np.empty((len(queries), top), dtype=np.float32)
         places = np.empty((len(queries), top), dtype=np.int64)
         for query, rows, best, where in zip(queries, candidates, near, places, strict=True):
             rows = rows[rows >= 0]
-            similarities = self._vectors[rows].astype(np.float32) @ query
+            similarities = self._descriptors[rows].astype(np.float32) @ query
             order = np.argsort(-similarities)[:top]
             best[:], where[:] = similarities[order], rows[order]
         return near, places
 
     def _coarse_scan(self, file: Path | None) -> Any:
         kept = _read(file) if file is not None else None
-        if kept is not None and kept.ntotal == len(self.ids) and kept.d == self._vectors.shape[1]:
+        if kept is not None and kept.ntotal == len(self.ids) and kept.d == self._descriptors.shape[1]:
             return kept
-        dim = self._vectors.shape[1]
+        dim = self._descriptors.shape[1]
         faiss.omp_set_num_threads(1)  # two numbers at a time: too little work for a team
         coarse = faiss.IndexPQFastScan(dim, dim // 2, 4, faiss.METRIC_INNER_PRODUCT)
         sample = np.random.default_rng(0).choice(
             len(self.ids), min(_TRAINING_ROWS, len(self.ids)), replace=False
         )
-        coarse.train(self._vectors[np.sort(sample)].astype(np.float32))
+        coarse.train(self._descriptors[np.sort(sample)].astype(np.float32))
         for start in range(0, len(self.ids), 65536):
-            coarse.add(self._vectors[start : start + 65536].astype(np.float32))
+            coarse.add(self._descriptors[start : start + 65536].astype(np.float32))
         if file is not None:
             _write(coarse, file)
         return coarse

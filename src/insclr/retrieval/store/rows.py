@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.errors import UserError
 from insclr.retrieval.store.where import Condition
-
-Vectors = NDArray[np.float32]
-Ids = NDArray[np.int64]
 
 
 class StoreUnavailable(UserError):
@@ -22,7 +19,7 @@ class StoreUnavailable(UserError):
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store is about: whose vectors it holds and which folder its relative paths start from."""
+    """What a store is about: whose descriptors it holds and which folder its relative paths start from."""
 
     model: str  # what `resolve_model` takes: run folder, model file or pretrained:NAME
     fingerprint: str
@@ -30,18 +27,18 @@ class StoreInfo:
     root: Path
 
     def refuse_other_model(self, fingerprint: str, uri: str) -> None:
-        """Vectors of two models cannot be compared: raise UserError unless the fingerprint is ours."""
+        """Descriptors of two models cannot be compared: raise UserError unless the fingerprint is ours."""
         if fingerprint != self.fingerprint:
             raise UserError(
-                f"store {uri} holds vectors of another model ({self.model}, fingerprint "
+                f"store {uri} holds descriptors of another model ({self.model}, fingerprint "
                 f"{self.fingerprint[:12]}; yours is {fingerprint[:12]}): use that model, "
                 "or index into a new store"
             )
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One indexed file: where it is, which content was embedded, and the user's own columns."""
+class IndexedImage:
+    """One indexed file: where it is, which content was described, and the user's own columns."""
 
     path: str  # posix, relative to the store's root; absolute when outside of it
     hash: str
@@ -52,21 +49,21 @@ class Picture:
 
 @dataclass(frozen=True)
 class Row:
-    """A picture as the store knows it, without its vector."""
+    """An image as the store knows it, without its descriptor."""
 
     id: int
-    picture: Picture
+    image: IndexedImage
 
 
 class Neighbours(NamedTuple):
     """The most similar rows of every query, best first; -1 fills up where there are fewer than asked."""
 
     ids: Ids  # (queries, top)
-    similarities: Vectors  # (queries, top) cosine
+    similarities: Scores  # (queries, top) cosine
 
 
 class Store(Protocol):
-    """Durable rows with a vector each, and the search for the nearest ones.
+    """Durable rows with a descriptor each, and the search for the nearest ones.
 
     Every write is one transaction: after a crash a batch is there as a whole or not at all. A path has one
     row.
@@ -79,16 +76,16 @@ class Store(Protocol):
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
 
-    def upsert(self, pictures: Sequence[Picture], vectors: Vectors) -> None:
-        """Add rows (unit vectors), or replace those of the same paths, keeping their ids."""
+    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
 
-    def update(self, pictures: Sequence[Picture]) -> None:
-        """Change everything but the vector of rows that exist."""
+    def update(self, images: Sequence[IndexedImage]) -> None:
+        """Change everything but the descriptor of rows that exist."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove the rows of these paths; paths that have none are ignored."""
 
-    def pictures(self) -> dict[str, Row]:
+    def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
@@ -97,8 +94,8 @@ class Store(Protocol):
     def ids(self) -> Ids:
         """Every id, ascending."""
 
-    def vectors(self, ids: Sequence[int] | Ids) -> Vectors:
-        """The vectors of these ids in this order; KeyError when one is gone."""
+    def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
+        """The descriptors of these ids in this order; KeyError when one is gone."""
 
     def count(self) -> int:
         """How many rows there are."""
@@ -106,7 +103,7 @@ class Store(Protocol):
     def columns(self) -> list[str]:
         """The names of the user's own columns, sorted."""
 
-    def search(self, queries: Vectors, top: int, where: Condition | None = None) -> Neighbours:
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
 
     def note(self, name: str) -> str | None:
@@ -122,11 +119,13 @@ class Store(Protocol):
         """Let go of files and connections."""
 
 
-def check_vectors(vectors: Vectors, count: int, dim: int) -> Vectors:
-    """The rows' vectors as float32, after checking that they are `count` unit vectors of `dim` numbers."""
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    if vectors.shape != (count, dim):
-        raise ValueError(f"{count} vectors of {dim} numbers expected, got an array of {vectors.shape}")
-    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-2):
-        raise ValueError("vectors of unit length expected")
-    return vectors
+def check_descriptors(descriptors: Descriptors, count: int, dim: int) -> Descriptors:
+    """The rows' descriptors as float32, after checking that they are `count` unit descriptors of `dim` numbers."""
+    descriptors = np.ascontiguousarray(descriptors, dtype=np.float32)
+    if descriptors.shape != (count, dim):
+        raise ValueError(
+            f"{count} descriptors of {dim} numbers expected, got an array of {descriptors.shape}"
+        )
+    if not np.allclose(np.linalg.norm(descriptors, axis=1), 1.0, atol=1e-2):
+        raise ValueError("descriptors of unit length expected")
+    return descriptors

@@ -8,10 +8,11 @@ from torch.nn import functional
 
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
+from insclr.data.views import Fit, plain_view, resized
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe
-from insclr.retrieval.extract import descriptor_settings, extract
+from insclr.retrieval.describe import describe_with, descriptor_settings
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +38,40 @@ def test_at_their_own_size_photos_are_described_one_by_one_as_in_a_batch(
     network: DescriptorNetwork, odd_shapes: ImageList
 ) -> None:
     for workers in (0, 2):
-        found = extract(network, odd_shapes.subset([0, 1, 2]), size=80, fit="longest", workers=workers)
+        found = describe_with(network, odd_shapes.subset([0, 1, 2]), size=80, fit="longest", workers=workers)
         with torch.no_grad():
             alone = torch.cat([network(_pixels(Image.open(odd_shapes.file(i)))) for i in range(3)])
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_scales_are_unit_vectors_averaged_into_a_unit_vector(
+@pytest.mark.parametrize("fit", ["square", "longest"])
+def test_scales_come_from_the_view_of_scale_1_and_are_averaged_into_a_unit_vector(
+    network: DescriptorNetwork, odd_shapes: ImageList, fit: Fit
+) -> None:
+    found = describe_with(network, odd_shapes, size=48, fit=fit, scales=(1.5, 1.0), workers=0)
+    for i in range(len(odd_shapes)):
+        view = plain_view(Image.open(odd_shapes.file(i)), 48, fit)[None].float()
+        larger = functional.interpolate(view, scale_factor=1.5, mode="bilinear", align_corners=False)
+        with torch.no_grad():
+            alone = functional.normalize(network(view) + network(larger), dim=1)[0]
+        torch.testing.assert_close(found[i], alone, rtol=0, atol=1e-5)
+
+
+def test_a_box_is_cut_from_the_original_and_scaled_with_it(
     network: DescriptorNetwork, odd_shapes: ImageList
 ) -> None:
-    scales = [extract(network, odd_shapes, size=side, fit="square", workers=0) for side in (96, 64)]
-    both = extract(network, odd_shapes, size=64, fit="square", scales=(1.5, 1.0), workers=0)
-    torch.testing.assert_close(both, functional.normalize(scales[0] + scales[1], dim=1))
-    torch.testing.assert_close(both.norm(dim=1), torch.ones(5))
+    # 40 px for the 80 px of the longest side: the box of 32 x 24 becomes 16 x 12.
+    found = describe_with(
+        network, odd_shapes.subset([0]), size=40, fit="longest", boxes=[(10, 20, 42, 44)], workers=0
+    )
+    crop = Image.open(odd_shapes.file(0)).crop((10, 20, 42, 44))
+    with torch.no_grad():
+        alone = network(resized(_pixels(crop)[0], 12, 16)[None])
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_a_box_is_cropped_first(network: DescriptorNetwork, odd_shapes: ImageList) -> None:
-    found = extract(
+def test_a_box_fills_a_square_view(network: DescriptorNetwork, odd_shapes: ImageList) -> None:
+    found = describe_with(
         network, odd_shapes.subset([0]), size=32, fit="square", boxes=[(10, 20, 42, 52)], workers=0
     )
     with torch.no_grad():
@@ -66,16 +84,16 @@ def test_an_unreadable_photo_has_a_zero_row_and_a_reason(
 ) -> None:
     odd_shapes.file(1).write_bytes(b"")
     skipped = Skipped()
-    found = extract(network, odd_shapes, size=32, fit="square", skipped=skipped, workers=0)
+    found = describe_with(network, odd_shapes, size=32, fit="square", skipped=skipped, workers=0)
     assert found[1].abs().sum() == 0
     assert found.norm(dim=1).tolist() == pytest.approx([1, 0, 1, 1, 1])
     assert [path for path, _ in skipped] == ["1.png"]
 
 
 def test_pooled_features_come_before_the_fc(network: DescriptorNetwork, odd_shapes: ImageList) -> None:
-    pooled = extract(network, odd_shapes, size=64, fit="square", pooled=True, workers=0)
+    pooled = describe_with(network, odd_shapes, size=64, fit="square", pooled=True, workers=0)
     assert pooled.shape == (5, 1280)
-    described = extract(network, odd_shapes, size=64, fit="square", workers=0)
+    described = describe_with(network, odd_shapes, size=64, fit="square", workers=0)
     with torch.no_grad():
         torch.testing.assert_close(network.embed(pooled), described, rtol=0, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Descriptor files: every photo's vector in one .parquet or .npz, brought up to date instead of made again."""
+"""Descriptor files: every image's descriptor in one .parquet or .npz, brought up to date instead of made again."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,25 +16,25 @@ from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.model_file import Model
 from insclr.recipe import DescriptorRecipe
-from insclr.retrieval.extract import describe
+from insclr.retrieval.describe import describe_images
 
 _CHUNK = 2048  # images between two writes: what a kill can cost
 _Stamp = tuple[int, int]  # size in bytes and modification time of a file
 
 
 @dataclass(frozen=True)
-class Embeddings:
-    """The vectors of some photos, and which model made them how (`key`)."""
+class DescriptorTable:
+    """The descriptors of some images, and which model made them how (`key`)."""
 
     key: str
     paths: tuple[str, ...]
     stamps: NDArray[np.int64]  # (N, 2) size and mtime in nanoseconds
-    vectors: NDArray[np.float32]  # (N, D)
+    descriptors: NDArray[np.float32]  # (N, D)
 
 
 @dataclass(frozen=True)
-class EmbedSummary:
-    """What a run of `embed_to_file` did."""
+class DescribeSummary:
+    """What a run of `describe_to_file` did."""
 
     file: Path
     described: int
@@ -45,14 +45,16 @@ class EmbedSummary:
         return f"{self.file}: {self.described} described, {self.reused} kept, {self.skipped} unreadable"
 
 
-def embed_to_file(model: Model, images: ImageList, out: Path, settings: DescriptorRecipe) -> EmbedSummary:
-    """Describe the photos that `out` does not hold yet, or holds in an older state, and write it whole.
+def describe_to_file(
+    model: Model, images: ImageList, out: Path, settings: DescriptorRecipe
+) -> DescribeSummary:
+    """Describe the images that `out` does not hold yet, or holds in an older state, and write it whole.
 
-    Work is kept in parts beside `out` as it goes: killed, the same call goes on. Unreadable photos are left
+    Work is kept in parts beside `out` as it goes: killed, the same call goes on. Unreadable images are left
     out and listed in `out` + .skipped.csv.
     """
     _check_suffix(out)
-    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    key = _key(model, settings)
     parts = out.with_name(f".{out.name}.parts")
     known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
     for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
@@ -63,23 +65,30 @@ def embed_to_file(model: Model, images: ImageList, out: Path, settings: Descript
     skipped = Skipped()
     for start in range(0, len(missing), _CHUNK):
         ids = missing[start : start + _CHUNK]
-        vectors = describe(model, images.subset(ids), settings, skipped=skipped).numpy()
+        descriptors = describe_images(model, images.subset(ids), settings, skipped=skipped).numpy()
         good = [place for place, i in enumerate(ids) if images.paths[i] not in skipped]
         chunk = [wanted[ids[place]] for place in good]
         number = len(list(parts.glob("*.npz")))
-        _write(parts / f"{number:05d}.npz", _embeddings(key, chunk, vectors[good]))
-        known |= {row: vectors[place] for row, place in zip(chunk, good, strict=True)}
+        _write(parts / f"{number:05d}.npz", _table(key, chunk, descriptors[good]))
+        known |= {row: descriptors[place] for row, place in zip(chunk, good, strict=True)}
     rows = [row for row in wanted if row in known]
     stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, model.network.dim), np.float32)
-    _write(out, _embeddings(key, rows, stack))
+    _write(out, _table(key, rows, stack))
     skipped.write(out.with_name(f"{out.name}.skipped.csv"))
     shutil.rmtree(parts, ignore_errors=True)
-    return EmbedSummary(
+    return DescribeSummary(
         out, len(missing) - len(skipped), len(rows) - len(missing) + len(skipped), len(skipped)
     )
 
 
-def read_embeddings(file: Path) -> Embeddings:
+def _key(model: Model, settings: DescriptorRecipe) -> str:
+    """What a descriptor depends on besides its image."""
+    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    # Older files have scales resized from the file: their descriptors must not be mixed with ours.
+    return key if settings.scales == (1.0,) else f"{key} interpolated"
+
+
+def read_descriptors(file: Path) -> DescriptorTable:
     """Read a descriptor file."""
     _check_suffix(file)
     if not file.is_file():
@@ -87,36 +96,36 @@ def read_embeddings(file: Path) -> Embeddings:
     try:
         if file.suffix == ".npz":
             with np.load(file) as held:
-                return Embeddings(
+                return DescriptorTable(
                     str(held["key"]), tuple(held["paths"].tolist()), held["stamps"], held["vectors"]
                 )
         table = pyarrow.parquet.read_table(file)
-        vectors = table["vector"].combine_chunks()
+        descriptors = table["vector"].combine_chunks()
         stamps = np.stack([table["size"].to_numpy(), table["mtime_ns"].to_numpy()], axis=1)
-        return Embeddings(
+        return DescriptorTable(
             table.schema.metadata[b"insclr"].decode(),
             tuple(table["path"].to_pylist()),
             stamps,
-            vectors.flatten().to_numpy().reshape(len(vectors), -1),
+            np.array(descriptors.flatten()).reshape(len(descriptors), -1),
         )
     except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
         raise UserError(f"{file} is not a descriptor file that insclr embed wrote ({error}).") from error
 
 
 def _rows(file: Path, key: str) -> Iterator[tuple[tuple[str, _Stamp], NDArray[np.float32]]]:
-    held = read_embeddings(file)
+    held = read_descriptors(file)
     if held.key != key:
         return iter(())
     stamps = [(int(size), int(mtime)) for size, mtime in held.stamps]
-    return zip(zip(held.paths, stamps, strict=True), held.vectors, strict=True)
+    return zip(zip(held.paths, stamps, strict=True), held.descriptors, strict=True)
 
 
-def _embeddings(key: str, rows: list[tuple[str, _Stamp]], vectors: NDArray[np.float32]) -> Embeddings:
+def _table(key: str, rows: list[tuple[str, _Stamp]], descriptors: NDArray[np.float32]) -> DescriptorTable:
     stamps = np.array([stamp for _, stamp in rows], dtype=np.int64).reshape(-1, 2)
-    return Embeddings(key, tuple(path for path, _ in rows), stamps, vectors)
+    return DescriptorTable(key, tuple(path for path, _ in rows), stamps, descriptors)
 
 
-def _write(file: Path, rows: Embeddings) -> None:
+def _write(file: Path, rows: DescriptorTable) -> None:
     with whole_file(file) as scratch:
         if file.suffix == ".npz":
             with scratch.open("wb") as opened:
@@ -125,16 +134,16 @@ def _write(file: Path, rows: Embeddings) -> None:
                     key=rows.key,
                     paths=np.array(rows.paths, str),
                     stamps=rows.stamps,
-                    vectors=rows.vectors,
+                    vectors=rows.descriptors,
                 )
             return
-        dim = rows.vectors.shape[1]
+        dim = rows.descriptors.shape[1]
         table = pa.table(
             {
                 "path": pa.array(rows.paths, pa.string()),
                 "size": rows.stamps[:, 0],
                 "mtime_ns": rows.stamps[:, 1],
-                "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.reshape(-1)), dim),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.descriptors.reshape(-1)), dim),
             }
         )
         pyarrow.parquet.write_table(table.replace_schema_metadata({"insclr": rows.key}), scratch)

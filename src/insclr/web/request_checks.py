@@ -32,7 +32,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class RequestChecks:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: App, settings: ServeSettings) -> None:

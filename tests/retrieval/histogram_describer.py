@@ -1,4 +1,4 @@
-"""A small real embedder for tests (colour histograms), and drawn pictures that it tells apart."""
+"""A small real describer for tests (colour histograms), and drawn pictures that it tells apart."""
 
 import threading
 from collections.abc import Sequence
@@ -7,35 +7,40 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode
+from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 
 
-class HistogramEmbedder:
+class HistogramDescriber:
     """Square roots of colour frequencies: unit vectors of 64 numbers."""
 
     name = "histogram"
     fingerprint = "0123456789abcdef"
     dim = 64
+    longest = 2048
 
     def __init__(self) -> None:
-        self.embedded: list[str] = []  # every path in the order of embedding
+        self.described: list[str] = []  # every path in the order of describing
         self._lock = threading.Lock()
 
     def files(self, images: ImageList, skipped: Skipped) -> np.ndarray:
         vectors = np.zeros((len(images), self.dim), dtype=np.float32)
         for i, path in enumerate(images.paths):
-            self.embedded.append(path)
+            self.described.append(path)
             try:
                 vectors[i] = self._vector(decode(images.file(i)))
             except BadImage as bad:
                 skipped.add(path, bad.reason)
         return vectors
 
-    def pictures(self, pictures: Sequence[Image.Image]) -> np.ndarray:
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> np.ndarray:
+        parts = [
+            crop_box(one, box) if box else one
+            for one, box in zip(images, boxes or [None] * len(images), strict=True)
+        ]
         with self._lock:
-            return np.stack([self._vector(one) for one in pictures])
+            return np.stack([self._vector(one) for one in parts])
 
     def _vector(self, picture: Image.Image) -> np.ndarray:
         bins = (np.asarray(picture).reshape(-1, 3) // 64) @ np.array([16, 4, 1])

@@ -1,4 +1,4 @@
-"""Descriptors of images: several scales, whole pictures or boxes, batched by equal shape."""
+"""Descriptors of images: several scales, whole images or boxes, batched by equal shape."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -11,22 +11,23 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.decode import BadImage, Box, crop_box, decode
+from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, looks, to_pixels
+from insclr.data.views import Fit, at_scale, descriptor_views
 from insclr.errors import UserError
+from insclr.model.device import describing_autocast, describing_batch
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
 
-# Pictures that wait for others of their shape hold at most so many pixels (about 200 MB).
+# Views that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
 
 
-def extract(
+def describe_with(
     network: DescriptorNetwork,
     images: ImageList,
     *,
@@ -35,7 +36,7 @@ def extract(
     scales: Sequence[float] = (1.0,),
     zoom: float = 0.0,
     boxes: Sequence[Box | None] | None = None,
-    batch: int = 32,
+    batch: int = 0,
     workers: int = -1,
     skipped: Skipped | None = None,
     pooled: bool = False,
@@ -43,17 +44,19 @@ def extract(
 ) -> Tensor:
     """Unit descriptors (images, dim), or pooled features before the FC, on the CPU.
 
-    A box is cropped before anything else. Each scale's vector and their mean are unit vectors. The row of an
-    unreadable image is zero, and `skipped` says why.
+    The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
+    them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
+    zero, and `skipped` says why. `batch` 0 is what suits the network's device.
     """
     skipped = skipped if skipped is not None else Skipped()
     network.eval()
-    device = next(network.parameters()).device
-    describe = network.pooled if pooled else network
-    views = _Views(images, boxes, tuple(round(size * scale) for scale in scales), fit, zoom)
+    device = network.device
+    batch = batch or describing_batch(device)
+    forward = network.pooled if pooled else network
+    dataset = _Views(images, boxes, size, fit, zoom)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
-        views,
+        dataset,
         batch_size=None,
         num_workers=workers,
         worker_init_fn=_one_thread,
@@ -62,14 +65,19 @@ def extract(
     )
     channels = network.backbone.channels if pooled else network.dim
     total = torch.zeros(len(images), channels)  # (images, dim)
-    with progress_bar(title, len(images)) as bar, torch.inference_mode():
-        for rows, stack in _equal_shapes(loader, images, skipped, batch, bar.advance):
-            total.index_add_(0, torch.tensor(rows), describe(stack.to(device)).float().cpu())
+    with progress_bar(title, len(images)) as bar, torch.inference_mode(), describing_autocast(device):
+        # What waits for its batch is no more than fits at the largest scale.
+        pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
+        for rows, stack in _equal_shapes(loader, images, skipped, batch, pending, bar.advance):
+            views = stack.to(device)
+            for scale in scales:
+                found = forward(at_scale(views, scale)).float().cpu()
+                total.index_add_(0, torch.tensor(rows), found)
     return functional.normalize(total, dim=1)
 
 
 def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:
-    """What a model remembers about extraction, changed where the user said otherwise."""
+    """How a model remembers to describe images, changed where the user said otherwise."""
     changes: dict[str, object] = {}
     if size:
         changes["size"] = size
@@ -88,17 +96,17 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
     return settings
 
 
-def describe(
+def describe_images(
     model: Model, images: ImageList | str | Path, settings: DescriptorRecipe | None = None, **options: Any
 ) -> Tensor:
     """Unit descriptors (images, dim) by a model, the way it remembers unless `settings` say otherwise.
 
-    `options` are those of `extract`: boxes, batch, workers, skipped.
+    `options` are those of `describe_with`: boxes, batch, workers, skipped.
     """
     if not isinstance(images, ImageList):
         images = list_images(images)
     chosen = settings or model.recipe.descriptor
-    return extract(model.network, images, **chosen.model_dump(), **options)
+    return describe_with(model.network, images, **chosen.model_dump(), **options)
 
 
 def _equal_shapes(
@@ -106,6 +114,7 @@ def _equal_shapes(
     images: ImageList,
     skipped: Skipped,
     batch: int,
+    pending: float,
     advance: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Group the views of one shape into batches; the fullest group goes first when too many pixels wait."""
@@ -119,7 +128,7 @@ def _equal_shapes(
             waiting[view.shape].append((seen.row, view))
             pixels += view.numel()
             full = len(waiting[view.shape]) >= batch
-            if full or pixels > _PENDING_PIXELS:
+            if full or pixels > pending:
                 shape = view.shape if full else max(waiting, key=lambda s: len(waiting[s]) * s.numel())
                 group = waiting.pop(shape)
                 pixels -= sum(one.numel() for _, one in group)
@@ -137,21 +146,21 @@ class _Seen:
     reason: str = ""
 
 
+def decoded_longest(size: int, zoom: float) -> int:
+    """The longest side that a whole image needs for its views, so that more need not be decoded."""
+    return round(size / (zoom or 1))
+
+
 class _Views(Dataset[_Seen]):
-    """The looks at every image: one a size, and a closer one."""
+    """The views of every image at scale 1."""
 
     def __init__(
-        self,
-        images: ImageList,
-        boxes: Sequence[Box | None] | None,
-        sizes: tuple[int, ...],
-        fit: Fit,
-        zoom: float,
+        self, images: ImageList, boxes: Sequence[Box | None] | None, size: int, fit: Fit, zoom: float
     ) -> None:
         self.images = images
         self.boxes = boxes
-        self.sizes = sizes
-        self.fit = fit
+        self.size = size
+        self.fit: Fit = fit
         self.zoom = zoom
 
     def __len__(self) -> int:
@@ -159,17 +168,13 @@ class _Views(Dataset[_Seen]):
 
     def __getitem__(self, row: int) -> _Seen:
         box = self.boxes[row] if self.boxes is not None else None
+        # A box is given in the pixels of the file: only a whole image may be decoded smaller.
+        longest = None if box else decoded_longest(self.size, self.zoom)
         try:
-            # A box is given in the pixels of the file: only a whole picture may be decoded smaller.
-            image = decode(
-                self.images.file(row), longest=None if box else round(max(self.sizes) / (self.zoom or 1))
-            )
+            image = decode(self.images.file(row), longest)
         except BadImage as bad:
             return _Seen(row, reason=bad.reason)
-        if box:
-            image = crop_box(image, box)
-        pixels = to_pixels(image)
-        return _Seen(row, looks(pixels, self.sizes, self.fit, self.zoom))
+        return _Seen(row, descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box))
 
 
 def _one_thread(_: int) -> None:

@@ -1,0 +1,8 @@
+"""The arrays that rooms hand to each other, by what they hold."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Descriptors = NDArray[np.float32]  # (rows, dim), unit rows
+Scores = NDArray[np.float32]

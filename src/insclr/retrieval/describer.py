@@ -1,0 +1,95 @@
+"""From images to the descriptors a store holds: one object for files in bulk and for a query in memory."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from insclr.arrays import Descriptors
+from insclr.data.decode import Box
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.data.views import at_scale, descriptor_views
+from insclr.model.device import describing_autocast, place
+from insclr.model.model_file import Model, resolve_model
+from insclr.retrieval.describe import decoded_longest, describe_with
+from insclr.retrieval.store import StoreInfo
+
+# So few files are decoded in this process: starting others would take longer.
+_FEW_FILES = 16
+
+
+class Describer(Protocol):
+    """What makes descriptors; the name is what `resolve_model` takes, the fingerprint that of the exact weights.
+
+    `longest` is the longest side at which a whole image is to be decoded; one with a box is decoded in full.
+    """
+
+    name: str
+    fingerprint: str
+    dim: int
+    longest: int
+
+    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
+        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
+
+
+class ModelDescriber:
+    """A describer with a model's network, at the size and scales of its recipe; safe to share by threads."""
+
+    def __init__(self, name: str, model: Model, workers: int = -1) -> None:
+        # A store is used from other folders too: it remembers where the model really is.
+        self.name = str(Path(name).resolve()) if Path(name).exists() else name
+        self.fingerprint = model.fingerprint
+        self.dim = model.network.dim
+        self.longest = decoded_longest(model.recipe.descriptor.size, model.recipe.descriptor.zoom)
+        self._model = model
+        self._workers = workers
+        # Two at a time: more would only take the cores from each other.
+        self._turns = threading.BoundedSemaphore(2)
+
+    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
+        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+        descriptor = self._model.recipe.descriptor
+        with self._turns:
+            found = describe_with(
+                self._model.network,
+                images,
+                **descriptor.model_dump(),
+                workers=0 if len(images) <= _FEW_FILES else self._workers,
+                skipped=skipped,
+            )
+        return np.asarray(found.numpy(), dtype=np.float32)
+
+    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
+        wanted = self._model.recipe.descriptor
+        network = self._model.network.eval()
+        device = network.device
+        descriptors = []
+        with self._turns, torch.inference_mode(), describing_autocast(device):
+            for image, box in zip(images, boxes or [None] * len(images), strict=True):
+                views = descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
+                stacks = [view[None].to(device) for view in views]
+                found = [network(at_scale(stack, scale))[0] for stack in stacks for scale in wanted.scales]
+                total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
+                descriptors.append(functional.normalize(total, dim=0))
+        return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
+
+
+def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved."""
+    name = model or info.model
+    found = resolve_model(name)
+    place(found.network, device)
+    describer = ModelDescriber(name, found, workers)
+    info.refuse_other_model(describer.fingerprint, "searched here")
+    return describer

@@ -1,0 +1,107 @@
+"""The stores as the page sees them: searched by pictures and rows, shown as thumbnails."""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from insclr.arrays import Descriptors
+from insclr.data.decode import decode
+from insclr.files import whole_file
+from insclr.retrieval.describer import Describer
+from insclr.retrieval.score import score_curve_of
+from insclr.retrieval.store import Row, Store
+from insclr.web.settings import ServeSettings
+
+THUMBNAIL = 320
+PREVIEW = 1600
+_LARGEST_ID = 2**63 - 1
+
+
+class Refused(Exception):
+    """A request that cannot be served: the HTTP status and what to tell the person."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class ServedStore:
+    """One store with the describer of its model and a title for people."""
+
+    def __init__(self, title: str, store: Store, describer: Describer) -> None:
+        store.info.refuse_other_model(describer.fingerprint, store.uri)
+        self.title = title
+        self.store = store
+        self.describer = describer
+
+    def row(self, id_: int) -> Row:
+        """The row of this id; Refused when there is none."""
+        found = self.store.rows([id_]) if 0 <= id_ <= _LARGEST_ID else []
+        if not found:
+            raise Refused(404, f"there is no row {id_} in this store")
+        return found[0]
+
+    def file(self, row: Row) -> Path:
+        """Where the picture of a row is: the only way from a request to the disk."""
+        return self.store.info.root / row.image.path
+
+    def descriptors_of(self, rows: Sequence[Row]) -> Descriptors:
+        """The stored descriptors of rows."""
+        return self.store.descriptors([row.id for row in rows])
+
+    def cutoff(self) -> float:
+        """The cosine of the calibrated cut-off."""
+        return score_curve_of(self.store).cutoff
+
+    def sample(self, count: int, seed: int) -> list[Row]:
+        """Some rows by chance, the same for the same seed."""
+        ids = self.store.ids()
+        chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
+        return self.store.rows([int(one) for one in chosen])
+
+    def thumbnail(self, row: Row) -> Path:
+        """A small JPEG of the row's picture, made once; raises BadImage when the file gives none (any more)."""
+        name = row.image.hash
+        file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
+        source = self.file(row)
+        if not file.exists() or not source.exists():
+            small = _jpeg(source, THUMBNAIL, quality=82)
+            with whole_file(file) as scratch:
+                scratch.write_bytes(small)
+        return file
+
+    def preview(self, row: Row) -> bytes:
+        """A JPEG to look at closely; raises BadImage when the file gives no picture."""
+        return _jpeg(self.file(row), PREVIEW, quality=90)
+
+    def name(self) -> str:
+        """The last part of the store's address."""
+        return os.path.basename(self.store.uri.rstrip("/")) or self.store.uri  # noqa: PTH119 (may be an address)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Everything that a server offers: one store, or two to compare, and what it accepts."""
+
+    stores: tuple[ServedStore, ...]
+    settings: ServeSettings
+
+    def store(self, number: int) -> ServedStore:
+        """The store of this number; Refused when there is none."""
+        if number >= len(self.stores):
+            raise Refused(404, f"there is no store {number}: this server has {len(self.stores)}")
+        return self.stores[number]
+
+
+def _jpeg(source: Path, side: int, quality: int) -> bytes:
+    image = decode(source, longest=side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    image.save(written, "JPEG", quality=quality, optimize=True)
+    return written.getvalue()
