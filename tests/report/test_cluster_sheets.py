@@ -8,7 +8,7 @@ from PIL import Image
 from insclr.errors import UserError
 from insclr.report.cluster_sheets import write_clusters
 from insclr.retrieval.cluster import Cluster
-from insclr.retrieval.store import Picture, StoreInfo, create_store
+from insclr.retrieval.store import IndexedImage, StoreInfo, create_store
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 
@@ -17,8 +17,8 @@ def grouped(tmp_path, *groups):
     """A store of the named images, whose files need not exist, and the groups they are in."""
     store = create_store(tmp_path / "store", StoreInfo("m", "f", 1, tmp_path))
     names = [name for group in groups for name in group]
-    pictures = [Picture(name, name, 1, 1, {"room": "attic"}) for name in names]
-    store.upsert(pictures, np.ones((len(names), 1), dtype=np.float32))
+    images = [IndexedImage(name, name, 1, 1, {"room": "attic"}) for name in names]
+    store.upsert(images, np.ones((len(names), 1), dtype=np.float32))
     rows = {row.image.path: row for row in store.rows_by_path().values()}
     return [Cluster(tuple(rows[name] for name in group)) for group in groups], store
 

@@ -19,6 +19,7 @@ from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.mining.precision import mean_precision
+from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
 from insclr.model.refined import RefinedLinear
@@ -88,9 +89,7 @@ class _Training:
         self.run = run
         self.recipe = recipe
         self.ranks = ranks
-        self.device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        )
+        self.device = pick_device(device)
         if self.device.type == "cpu":
             keep_freed_memory()
         self.skipped = Skipped()
