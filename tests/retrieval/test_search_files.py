@@ -118,7 +118,7 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     Image.open(small_collection / "thing3-1.png").resize((900, 600)).save(tmp_path / "large.jpg")
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
-    model = replace(model, recipe=replace(model.recipe, descriptor=settings))
+    model = replace(model, recipe=model.recipe.with_(descriptor=settings))
     describer = ModelDescriber(NAME, model, workers=0)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
         files = describe_with(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
