@@ -287,6 +287,14 @@ def test_a_time_that_cannot_be_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_device_that_is_not_there_is_refused_before_anything_is_made(
+    small_collection: Path, tiny: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="There is no device 'tpu'"):
+        train(small_collection, tmp_path / "run", tiny, device="tpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_collection, run, tiny, changes=("rounds.1.steps=5000", "minutes=0.05"))

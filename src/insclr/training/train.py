@@ -52,6 +52,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
+    chosen = pick_device(device)  # before anything is made
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":
@@ -61,7 +62,7 @@ def train(
             run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
         if not ranks.from_first(run.finished):
             with run.writing() if ranks.first else nullcontext():
-                _Training(run, recipe, listed, labels, device, cache, ranks).complete()
+                _Training(run, recipe, listed, labels, chosen, cache, ranks).complete()
         return load_model(run.path / MODEL_NAME)
 
 
@@ -74,14 +75,14 @@ class _Training:
         recipe: Recipe,
         images: ImageList | None,
         labels: str | Path | None,
-        device: str,
+        device: torch.device,
         cache: Path | None,
         ranks: Ranks,
     ) -> None:
         self.run = run
         self.recipe = recipe
         self.ranks = ranks
-        self.device = pick_device(device)
+        self.device = device
         if self.device.type == "cpu":
             keep_freed_memory()
         self.skipped = Skipped()
