@@ -1,8 +1,10 @@
 """A whole run: images and a recipe in, a run folder with a trained model out. Every stage can be resumed."""
 
 import copy
+import logging
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +42,7 @@ from insclr.training.sources.maps import MapSource
 from insclr.training.sources.pooled import PooledSource
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
 
+logger = logging.getLogger(__name__)
 _SEEN_IMAGES = 100  # files looked for to tell whether a rank sees the images
 
 
@@ -56,10 +59,16 @@ def train(
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
-    `labels` serve only to log precision and mAP. `cache` keeps pooled features for other runs on the images.
+    `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
+    pooled features for other runs on the images.
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
+    supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
+    if supervised and labels is None:
+        raise UserError(
+            f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
+        )
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":
@@ -127,7 +136,10 @@ class _Training:
         run, ranks, first = self.run, self.ranks, self.recipe.rounds[0]
         features = None
         if not done:
-            features = self.features.pooled(self.network, first, create_method(first.method).needs)
+            needs = create_method(first.method).needs
+            if self.recipe.network.start == "views":
+                needs = replace(needs, views=True)
+            features = self.features.pooled(self.network, first, needs)
         with ranks.in_turn():
             self.usable = run.usable(features.seen if features else None)
         require_usable(len(self.usable), self.listed.root)
@@ -154,24 +166,27 @@ class _Training:
         number = index + 1
         recipe = fit_to_collection(self.recipe.rounds[index], len(self.images))
         method = create_method(recipe.method)
+        if method.needs.labels:
+            logger.warning(
+                "round %d LEARNS FROM THE LABELS (%s): no unsupervised result", number, recipe.method.name
+            )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
-        prepared = method.prepare(start)
-        margin, reasons = self._margin(recipe, start)
-        self._note_start(number, start, prepared, margin, reasons)
+        prepared = self._prepare(method, recipe, start)
+        self._note_start(number, start, prepared, labels_used=method.needs.labels)
         found = prepared.positives_per_image
         if self.recipe.guard and found is not None and found < MIN_POSITIVES:
             self._skip(number, found)
             return
-        self._inspect(number, "start", method, {**prepared.criteria, "margin": margin})
+        self._inspect(number, "start", method, prepared)
         before = self._health(start) if self.recipe.guard else None
         kept = copy.deepcopy(self.network.state_dict())
-        trained = self._train(self._make_round(index, recipe, method, margin))
+        trained = self._train(self._make_round(index, recipe, method, prepared))
         if before is not None:
             self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
         if number == len(self.recipe.rounds) and method.needs.plain:
             # Its banks are as new as they get; a method that decides once a round is asked again in the end.
-            self._inspect(number, "end", method, {**prepared.criteria, "margin": margin})
+            self._inspect(number, "end", method, prepared)
         self._end_round(number)
 
     def _round_start(
@@ -189,16 +204,24 @@ class _Training:
             size=self.size,
             untrained_fc=untrained_fc,
             ranks=self.ranks,
+            kept=self.run.path / "kept",
+            instances=self.instances if needs.labels else None,
         )
 
-    def _margin(self, recipe: RoundRecipe, start: RoundStart) -> tuple[float, tuple[str, ...]]:
-        """The margin of the loss, measured where the recipe leaves it to the collection."""
-        if recipe.loss.margin != "auto":
-            return recipe.loss.margin, ()
-        margin = float(self.ranks.from_first(exceeded_by(random_pairs(start.descriptors), ACTIVE_NEGATIVES)))
-        return margin, (f"margin = {margin:.3g}: {ACTIVE_NEGATIVES:.0%} of random pairs are more similar",)
+    def _prepare(self, method: Method, recipe: RoundRecipe, start: RoundStart) -> Prepared:
+        """Let the method prepare itself; measure the margin of the loss where that is left to the collection."""
+        prepared = method.prepare(start)
+        margin, reasons = recipe.loss.margin, prepared.reasons
+        if recipe.method.own_loss:
+            return prepared
+        if margin == "auto":
+            pairs = random_pairs(start.descriptors)
+            margin = float(self.ranks.from_first(exceeded_by(pairs, ACTIVE_NEGATIVES)))
+            why = f"{ACTIVE_NEGATIVES:.0%} of random pairs are more similar"
+            reasons = (*reasons, f"margin = {margin:.3g}: {why}")
+        return replace(prepared, criteria={**prepared.criteria, "margin": margin}, reasons=reasons)
 
-    def _make_round(self, index: int, recipe: RoundRecipe, method: Method, margin: float) -> Round:
+    def _make_round(self, index: int, recipe: RoundRecipe, method: Method, prepared: Prepared) -> Round:
         number = index + 1
         return Round(
             number=number,
@@ -206,7 +229,7 @@ class _Training:
             network=self.network,
             source=self._source(number, recipe, method),
             method=method,
-            margin=margin,
+            margin=float(prepared.criteria.get("margin", 0.0)),
             folder=self.run.round_folder(number),
             tracker=self.tracker,
             seed=self.recipe.seed,
@@ -262,8 +285,9 @@ class _Training:
             trained = train_round(this)
             if isinstance(self.network.fc, RefinedLinear):
                 self.network.fc = self.network.fc.folded()
-            steps, seconds = trained.steps, trained.seconds
-            self.tracker.event(this.number, "end", step=steps, steps=steps, seconds=seconds)
+            steps, seconds, method = trained.steps, trained.seconds, this.method
+            seen = steps * method.sampler.step(0).numel() * method.needs.augmented  # augmented views
+            self.tracker.event(this.number, "end", step=steps, steps=steps, seconds=seconds, images=seen)
         self.ranks.copy_from_first(self.network)
         return trained
 
@@ -314,9 +338,7 @@ class _Training:
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
 
-    def _note_start(
-        self, number: int, start: RoundStart, prepared: Prepared, margin: float, reasons: tuple[str, ...]
-    ) -> None:
+    def _note_start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
         point = self.run.resume_point()
         if not self.ranks.first or (point is not None and point >= (number, 0)):
             return  # another rank's task, or written before the interruption
@@ -329,19 +351,20 @@ class _Training:
         self.tracker.event(
             number,
             "start",
-            reasons=[*(self.run.start_reasons() if number == 1 else ()), *prepared.reasons, *reasons],
-            criteria={**prepared.criteria, "margin": margin},
-            map=self._map(start.descriptors) if self.labels else None,
+            reasons=[*(self.run.start_reasons() if number == 1 else ()), *prepared.reasons],
+            criteria=dict(prepared.criteria),
+            **self._measured(start.descriptors),
             pairs=prepared.positives_per_image,
             pair_precision=precision,
+            **({"labels_used": True} if labels_used else {}),
         )
 
     def _inspect(
-        self, number: int, moment: Literal["start", "end"], method: Method, criteria: dict[str, Any]
+        self, number: int, moment: Literal["start", "end"], method: Method, prepared: Prepared
     ) -> None:
         if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
             return  # another rank's task, or done before an interruption
-        seen = inspect_method(method, criteria, self.images, self.instances)
+        seen = inspect_method(method, prepared.criteria, self.images, self.instances)
         if seen is not None:
             self.run.save_inspection(number, moment, seen)
 
@@ -351,29 +374,33 @@ class _Training:
         if self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
             mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.keep_start)
         method = create_method(recipe.method)
-        if self.labels or not method.needs.plain:
+        asked_again = method.explains and not method.needs.plain
+        if self.labels or asked_again:
             end = self._round_start(number, recipe, method.needs)
             if self.labels and self.ranks.first:
-                self.tracker.event(number + 1, "finish", map=self._map(end.descriptors))
-            if not method.needs.plain:
-                self._inspect(number, "end", method, dict(method.prepare(end).criteria))
+                self.tracker.event(number + 1, "finish", **self._measured(end.descriptors))
+            if asked_again:
+                self._inspect(number, "end", method, method.prepare(end))
         for skipped in self.ranks.collect(list(self.skipped)):
             for path, reason in skipped:
                 self.skipped.add(path, reason)
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
-            save_model(
-                self.run.path / MODEL_NAME, self.network, self.recipe, {"images": str(len(self.images))}
-            )
+            notes = {"images": str(len(self.images))}
+            if any(each.method.supervised for each in self.recipe.rounds):
+                notes["labels"] = "this model was TRAINED WITH LABELS"
+            save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()
 
-    def _map(self, descriptors: Tensor) -> float:
-        """mAP of descriptors (N, D) over the images whose instance is known."""
-        assert self.instances is not None
+    def _measured(self, descriptors: Tensor) -> dict[str, Any]:
+        """mAP and R@1 of descriptors (N, D) over the images whose instance is known; None without labels."""
+        if self.instances is None:
+            return {"map": None}
         known = (self.instances >= 0).nonzero()[:, 0].tolist()
         paths = tuple(self.images.paths[i] for i in known)
         names = tuple(str(int(self.instances[i])) for i in known)
-        return evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names)).map
+        found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
+        return {"map": found.map, "recall_at_1": found.recall(1)}
 
     def _seed(self, number: int) -> int:
         return self.recipe.seed * 1009 + number
