@@ -20,7 +20,7 @@ from insclr.data.tuples import GroupSampler
 from insclr.errors import UserError
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
-from insclr.mining.clusters import agreement, dbscan
+from insclr.mining.clusters import agreement, dbscan, group_means
 from insclr.ranks import Ranks
 from insclr.recipe.rivals import ClusterContrastSettings
 from insclr.retrieval.rerank.reciprocal import jaccard_distances
@@ -49,7 +49,7 @@ class ClusterContrast(Method):
         count = int(of_image.max()) + 1
         if count < 2:
             raise UserError(_too_few(count, len(start)))
-        self._use(of_image, _centres(start.network.describe_pooled(start.plain), of_image))
+        self._use(of_image, group_means(start.network.describe_pooled(start.plain), of_image))
         share = float((of_image >= 0).float().mean())
         return Prepared({"clusters": count, "clustered": round(share, 3), "eps": self.settings.eps})
 
@@ -62,7 +62,7 @@ class ClusterContrast(Method):
                 "epoch %d of cluster-contrast found fewer than two clusters: keeping the last ones", epoch
             )
             of_image = self._of_image
-        self._use(of_image, _centres(descriptors, of_image))
+        self._use(of_image, group_means(descriptors, of_image))
         return ()
 
     def _clusters(self, descriptors: Tensor, ranks: Ranks) -> Tensor:
@@ -152,13 +152,6 @@ def reliable(
     numbered = np.full_like(clusters, -1)
     numbered[kept] = np.unique(clusters[kept], return_inverse=True)[1]
     return numbered, least_independence
-
-
-def _centres(descriptors: Tensor, of_image: Tensor) -> Tensor:
-    """The mean descriptor of every cluster, (K, D) unit rows."""
-    clustered = of_image >= 0
-    sums = descriptors.new_zeros(int(of_image.max()) + 1, descriptors.shape[1])
-    return normalize(sums.index_add_(0, of_image[clustered], descriptors[clustered]), dim=1)
 
 
 def _too_few(count: int, images: int) -> str:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
+from insclr.methods.batch import Batch
 from insclr.methods.method import RoundStart
 
 
@@ -17,3 +18,10 @@ def require_instances(start: RoundStart) -> Tensor:
     if int(numbers.max()) < 1:
         raise UserError("The labels name one instance only: there is nothing to tell it from.")
     return numbers
+
+
+def labelled(batch: Batch, instances: Tensor) -> tuple[Tensor, Tensor]:
+    """Descriptors (B, D) and instances (B,) of the images that have a label: all, but for stand-ins."""
+    own = instances[batch.ids.flatten()]
+    known = own >= 0
+    return batch.augmented.flatten(0, 1)[known], own[known]

@@ -1,7 +1,9 @@
 """What the image-level methods have in common: tuples of one image, described in two views of the whole batch."""
 
+import copy
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from insclr.data.tuples import ImageSampler
 from insclr.errors import UserError
@@ -37,3 +39,15 @@ def view_similarities(batch: Batch) -> dict[str, Tensor]:
 def at_most_half(wanted: int, start: RoundStart) -> int:
     """The length of a queue: beyond half of the collection it would hold the very images it is compared with."""
     return max(1, min(wanted, len(start) // 2))
+
+
+def slow_copy(head: nn.Module) -> nn.Module:
+    """A copy of a head that follows it instead of being trained."""
+    return copy.deepcopy(head).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(slow: nn.Module, head: nn.Module, momentum: float) -> None:
+    """Move a slow copy towards its head; `momentum` is the share of itself that it keeps."""
+    for mine, theirs in zip(slow.parameters(), head.parameters(), strict=True):
+        mine.lerp_(theirs, 1 - momentum)

@@ -55,6 +55,13 @@ def k_means(features: Tensor, count: int, seed: int) -> Clusters:
     return Clusters(torch.from_numpy(nearest), normalize(torch.from_numpy(found.centroids.copy()), dim=1))
 
 
+def group_means(descriptors: Tensor, groups: Tensor) -> Tensor:
+    """The mean direction of every group of rows (N, D): (K, D) unit rows; rows of no group (-1) stay out."""
+    inside = groups >= 0
+    sums = descriptors.new_zeros(int(groups.max()) + 1, descriptors.shape[1])
+    return normalize(sums.index_add_(0, groups[inside], descriptors[inside]), dim=1)
+
+
 def concentration(features: Tensor, clusters: Clusters, alpha: float, mean: float) -> Tensor:
     """How loose each cluster is (K,): phi of PCL, mean distance to the centre / log(size + alpha).
 
