@@ -168,7 +168,8 @@ def _drop_unread(table: dict[str, Any], said: set[str]) -> None:
         for step in where.split(".")[:-1]:
             place = place[int(step)] if isinstance(place, list) else place.get(step, {})
         for key in part.unread():
-            if f"{where}{key}" not in said:
+            full = f"{where}{key}"
+            if not any(one == full or one.startswith(f"{full}.") for one in said):
                 place.pop(key, None)
 
 
