@@ -46,7 +46,8 @@ def train(
     ] = None,
     weights: Annotated[str, typer.Option(help="File with the backbone's weights.")] = "",
     labels: Annotated[
-        Path | None, typer.Option(help="CSV (path, instance): only to log precision and mAP.")
+        Path | None,
+        typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",

@@ -210,12 +210,12 @@ def _row(result: _Result, results: Sequence[_Result]) -> RivalRow:
 
 
 def _about(seeds: Sequence[int], budget: Budget) -> str:
-    same = "as many images seen" if budget == "images" else "as many minutes of training"
+    same = "saw as many images as" if budget == "images" else "trained for as many minutes as"
     several = f"means of seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     return (
-        f"Every rival and supervised anchor has {same} as fast and the best learning rate of "
+        f"Every rival and supervised anchor {same} fast, at the best learning rate of "
         f"{', '.join(f'{rate:g}' for rate in LEARNING_RATES)} by its own mAP; {several}. "
-        "Minutes are those of training alone: features and start are the same for all. "
+        "Minutes are those of training alone, without features and start. "
         "Share: (mAP - pretrained) / (oracle - pretrained). Supervised rows learned from the labels."
     )
 

@@ -57,7 +57,7 @@ def bar_chart(title: str, rows: Sequence[RivalRow], lines: Sequence[str]) -> str
     marks = [row for row in rows if row.name in lines]
     bars = [row for row in rows if row.name not in lines]
     height = _TOP + len(bars) * (_BAR + _GAP) + _BOTTOM
-    ticks = nice_ticks(0, max(row.map for row in rows))
+    ticks = nice_ticks(0, max(row.map for row in rows), 8)
     along = Scale(0, ticks[-1], _LEFT, _WIDTH - _RIGHT)
     base = height - _BOTTOM
     parts = [
