@@ -24,13 +24,14 @@ class _Runs:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
+        self.failing: dict[str, UserError] = {}
 
     def __call__(
         self, jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int
-    ) -> list[Outcome]:
+    ) -> list[Outcome | UserError]:
         assert out.name == "out"
         assert parallel == 1
-        return [self._outcome(*job) for job in jobs]
+        return [self.failing.get(job[0].name) or self._outcome(*job) for job in jobs]
 
     def _outcome(self, entry: Entry, place: LabelledSet, seed: int) -> Outcome:
         load_recipe(entry.recipe, entry.changes)
@@ -52,6 +53,7 @@ class _Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
     made = _Runs()
     monkeypatch.setattr(rivals, "run_all", made)
+    monkeypatch.setattr(rivals, "try_all", made)
     return made
 
 
@@ -98,6 +100,22 @@ def test_the_page_draws_a_bar_a_method_and_the_lines_across(runs: _Runs, tmp_pat
     assert "pretrained 40.0" in page
     assert "PCA 45.0" in page
     assert '<a href="runs/mugs/x/report.html">' in page
+
+
+def test_a_rate_that_fails_is_passed_over_and_a_rival_that_always_fails_is_told(
+    runs: _Runs, tmp_path: Path
+) -> None:
+    runs.failing = {"simclr lr 0.0003": UserError("not a number")}
+    runs.failing |= {f"byol lr {rate:g}": UserError("byol <fails>") for rate in LEARNING_RATES}
+    table = compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    assert table.endswith("Without a result: byol <fails>\n")
+    rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())["rows"]}
+    assert "byol" not in rows
+    assert rows["simclr"]["grid"] == {"0.001": 20.0, "0.003": 20.0}
+    assert "Without a result: byol &lt;fails&gt;" in (tmp_path / "out" / "rivals.html").read_text()
+    runs.failing = {"pretrained": UserError("no images")}
+    with pytest.raises(UserError, match="no images"):
+        compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr",), parallel=1)
 
 
 def test_a_row_that_does_not_exist_and_sets_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -167,11 +167,29 @@ def ablate(
 
 def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int) -> list[Outcome]:
     """What every entry x set x seed came to, in order; what was run before is read from its file under `out`."""
+    done = try_all(jobs, out, parallel)
+    for one in done:
+        if isinstance(one, UserError):
+            raise one
+    return [one for one in done if isinstance(one, Outcome)]
+
+
+def try_all(
+    jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int
+) -> list[Outcome | UserError]:
+    """As `run_all`, with the error of every run that did not come to its end in its place."""
+
+    def attempt(job: tuple[Entry, LabelledSet, int]) -> Outcome | UserError:
+        try:
+            return _run(job[0], job[1], job[2], out, threads)
+        except UserError as error:
+            return error
+
     for entry, _, _ in jobs:
         load_recipe(entry.recipe, entry.changes)  # a wrong setting is told before hours of work
     threads = max(1, (os.cpu_count() or 1) // parallel)
     with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(lambda job: _run(job[0], job[1], job[2], out, threads), jobs))
+        return list(pool.map(attempt, jobs))
 
 
 def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -> Outcome:

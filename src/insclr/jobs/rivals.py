@@ -13,7 +13,7 @@ from typing import Literal
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.jobs.ablate import Entry, LabelledSet, Outcome, interval, run_all
+from insclr.jobs.ablate import Entry, LabelledSet, Outcome, interval, run_all, try_all
 from insclr.recipe import load_recipe
 from insclr.report.rivals import RivalRow, write_rivals
 
@@ -21,6 +21,7 @@ Budget = Literal["images", "minutes"]
 Group = Literal["baseline", "ours", "rival", "supervised"]
 LEARNING_RATES = (3e-4, 1e-3, 3e-3)
 PRETRAINED, WHITENED, CEILING, YARDSTICK = "pretrained", "PCA", "oracle", "D (fast)"
+NEEDED = {PRETRAINED, WHITENED, CEILING, YARDSTICK}  # the table cannot do without
 
 
 @dataclass(frozen=True)
@@ -115,22 +116,29 @@ def compare_rivals(
 
     `names` leaves out all other rows but those that the table cannot do without.
     """
-    needed = {PRETRAINED, WHITENED, CEILING, YARDSTICK}
     unknown = set(names) - {one.name for one in CONTENDERS}
     if unknown:
         known = ", ".join(one.name for one in CONTENDERS)
         raise UserError(f"There is no row {sorted(unknown)[0]!r}: choose from {known}.")
-    chosen = [one for one in CONTENDERS if not names or one.name in needed | set(names)]
+    chosen = [one for one in CONTENDERS if not names or one.name in NEEDED | set(names)]
     if len({place.name for place in sets}) < len(sets):
         raise UserError("Two sets lie in folders of the same name: rename one, results are kept by it.")
-    results = [one for place in sets for one in _on_set(chosen, place, seeds, out, budget, parallel)]
+    results: list[_Result] = []
+    without: list[str] = []
+    for place in sets:
+        found, reasons = _on_set(chosen, place, seeds, out, budget, parallel)
+        results += found
+        without += reasons
     rows = [_row(one, results) for one in results]
-    table = _table(rows, sets, seeds, budget)
+    table = _table(rows, sets, seeds, budget) + "".join(f"Without a result: {why}\n" for why in without)
+    told = {"budget": budget, "rows": [asdict(row) for row in rows], "without": without}
     with whole_file(out / "results.json") as scratch:
-        scratch.write_text(json.dumps({"budget": budget, "rows": [asdict(row) for row in rows]}, indent=1))
+        scratch.write_text(json.dumps(told, indent=1))
     with whole_file(out / "table.md") as scratch:
         scratch.write_text(table)
-    write_rivals(out / "rivals.html", rows, about=_about(seeds, budget), lines=(PRETRAINED, WHITENED))
+    write_rivals(
+        out / "rivals.html", rows, about=_about(seeds, budget), lines=(PRETRAINED, WHITENED), without=without
+    )
     return table
 
 
@@ -141,7 +149,8 @@ def _on_set(
     out: Path,
     budget: Budget,
     parallel: int,
-) -> list[_Result]:
+) -> tuple[list[_Result], list[str]]:
+    """The results on a set, and why a contender has none."""
     first, *rest = seeds
     steps: dict[str, int] = {}
     if budget == "minutes":
@@ -152,21 +161,28 @@ def _on_set(
         for one in chosen
         for rate in (LEARNING_RATES if one.has_grid else (None,))
     ]
-    outcomes = run_all([(entry, place, first) for _, _, entry in tried], out, parallel)
     best: dict[str, tuple[Entry, Outcome]] = {}
     grids: dict[str, dict[float, float]] = {one.name: {} for one in chosen}
+    failed: dict[str, str] = {}
+    outcomes = try_all([(entry, place, first) for _, _, entry in tried], out, parallel)
     for (one, rate, entry), outcome in zip(tried, outcomes, strict=True):
+        if isinstance(outcome, UserError):
+            failed[one.name] = str(outcome)
+            continue
         if rate is not None:
             grids[one.name][rate] = outcome.map
         if one.name not in best or outcome.map > best[one.name][1].map:
             best[one.name] = entry, outcome
+    for name in NEEDED - best.keys():
+        raise UserError(failed[name])
     # The other seeds, at the rate that was best.
-    jobs = [(best[one.name][0], place, seed) for one in chosen for seed in rest]
-    later = run_all(jobs, out, parallel)
-    return [
-        _Result(one, place, (best[one.name][1], *later[i * len(rest) : (i + 1) * len(rest)]), grids[one.name])
-        for i, one in enumerate(chosen)
-    ]
+    results = []
+    for one in chosen:
+        if one.name in best:
+            entry, outcome = best[one.name]
+            later = run_all([(entry, place, seed) for seed in rest], out, parallel)
+            results.append(_Result(one, place, (outcome, *later), grids[one.name]))
+    return results, [reason for name, reason in failed.items() if name not in best]
 
 
 def _steps_in_the_same_time(
@@ -174,14 +190,14 @@ def _steps_in_the_same_time(
 ) -> dict[str, int]:
     """So many steps of each contender take as long as the training of `fast`, by the pace of a run of its own."""
     timed = [one for one in chosen if one.has_grid]
-    entries = [one.entry(LEARNING_RATES[1]) for one in timed]
     (yardstick,) = run_all([(Contender(YARDSTICK, "ours", "fast").entry(), place, seed)], out, parallel)
-    outcomes = run_all([(entry, place, seed) for entry in entries], out, parallel)
-    return {
-        one.name: max(1, round(yardstick.training_seconds * outcome.steps / outcome.training_seconds
-                               / len(load_recipe(one.recipe).rounds)))
-        for one, outcome in zip(timed, outcomes, strict=True)
-    }  # fmt: skip
+    outcomes = try_all([(one.entry(LEARNING_RATES[1]), place, seed) for one in timed], out, parallel)
+    steps = {}
+    for one, outcome in zip(timed, outcomes, strict=True):
+        if isinstance(outcome, Outcome):
+            fitting = yardstick.training_seconds * outcome.steps / outcome.training_seconds
+            steps[one.name] = max(1, round(fitting / len(load_recipe(one.recipe).rounds)))
+    return steps
 
 
 def _row(result: _Result, results: Sequence[_Result]) -> RivalRow:

@@ -42,14 +42,19 @@ class _Figure:
     rows: list[RivalRow]
 
 
-def write_rivals(file: Path, rows: Sequence[RivalRow], *, about: str, lines: Sequence[str]) -> None:
-    """Write the page; the values of the rows named `lines` are drawn across all bars of their set."""
+def write_rivals(
+    file: Path, rows: Sequence[RivalRow], *, about: str, lines: Sequence[str], without: Sequence[str] = ()
+) -> None:
+    """Write the page; the values of the rows named `lines` are drawn across all bars of their set.
+
+    `without` says why a contender has no result.
+    """
     names = dict.fromkeys(row.collection for row in rows)
     figures = []
     for name in names:
         own = [row for row in rows if row.collection == name]
         figures.append(_Figure(name, bar_chart(name, own, lines), own))
-    write_page(file, "rivals.html", figures=figures, about=about, jpegs={})
+    write_page(file, "rivals.html", figures=figures, about=about, without=without, jpegs={})
 
 
 def bar_chart(title: str, rows: Sequence[RivalRow], lines: Sequence[str]) -> str:
