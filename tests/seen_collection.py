@@ -11,6 +11,10 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method, RoundStart
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
+from insclr.recipe import RoundRecipe
+from insclr.tracking import SilentTracker
+from insclr.training.round import Round, train_round
+from insclr.training.sources.pooled import PooledSource
 
 INSTANCES, IMAGES, CHANNELS = 10, 6, 32
 
@@ -58,5 +62,29 @@ def batch_of(method: Method, start: RoundStart, step: int = 0, scales: int = 0) 
     """The tuples of a step, described by the network as it is."""
     ids = method.sampler.step(step)
     plain = start.network.head(start.plain[ids]).detach()
-    views = start.network.head(start.views[:1, ids])
-    return Batch(ids, views, plain, (plain,) * scales)
+    views = start.network.head(start.views[: method.needs.augmented, ids])
+    slow = views.detach() if method.needs.momentum else None
+    return Batch(ids, views, plain, (plain,) * scales, momentum=slow)
+
+
+def learn(method: Method, settings: Any, start: RoundStart, steps: int = 60, lr: float = 1e-2) -> None:
+    """Train the FC and the method's own layers on the cached features, as a round does."""
+    recipe = RoundRecipe(
+        train="fc", steps=steps, tuples=start.tuples, lr=lr, schedule="constant", method=settings
+    )
+    source = PooledSource(start.network, method, start.plain, start.views, seed=0)
+    train_round(
+        Round(1, recipe, start.network, source, method, 0.3, start.folder / "round", SilentTracker(), seed=0)
+    )
+
+
+def measured_map(start: RoundStart) -> float:
+    """Leave-one-out mAP of the collection as the network sees it now, by hand."""
+    descriptors = start.network.describe_pooled(start.plain)
+    scores = (descriptors @ descriptors.T).fill_diagonal_(-2)
+    right = truth()[:, None] == truth()
+    found = []
+    for query, order in enumerate(scores.argsort(1, descending=True)[:, :-1]):
+        ranks = right[query, order].nonzero()[:, 0]
+        found.append(float(((torch.arange(len(ranks)) + 1) / (ranks + 1)).mean()))
+    return sum(found) / len(found)

@@ -1,6 +1,7 @@
 """Commands that make models: recipes, train, whiten."""
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,13 @@ import typer
 from insclr.cli import app
 from insclr.cli.evaluation import Device
 from insclr.cli.photos import Images
+
+
+class Budget(StrEnum):
+    """What the rivals of an ablation have as much of as our method."""
+
+    images = "images"
+    minutes = "minutes"
 
 
 @app.command()
@@ -22,7 +30,7 @@ def recipes(
         typer.echo(to_toml(load_recipe(name), comments=True), nl=False)
         return
     for each in recipe_names():
-        typer.echo(f"{each:<17}{load_recipe(each).about}")
+        typer.echo(f"{each:<17} {load_recipe(each).about}")
 
 
 @app.command()
@@ -38,7 +46,8 @@ def train(
     ] = None,
     weights: Annotated[str, typer.Option(help="File with the backbone's weights.")] = "",
     labels: Annotated[
-        Path | None, typer.Option(help="CSV (path, instance): only to log precision and mAP.")
+        Path | None,
+        typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
@@ -95,7 +104,10 @@ def whiten(
 @app.command()
 def ablate(
     what: Annotated[
-        str, typer.Argument(help="methods, printed, memory, batch, neighbours or pool (the paper's tables).")
+        str,
+        typer.Argument(
+            help="methods, printed, memory, batch, neighbours or pool (the paper's tables), or rivals."
+        ),
     ],
     data: Annotated[list[Path], typer.Option(help="A labels.csv beside its images; once a set.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")],
@@ -104,16 +116,28 @@ def ablate(
     ] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each entry.")] = 3,
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+    budget: Annotated[
+        Budget, typer.Option(help="rivals: what all have as much of as fast, images seen or minutes.")
+    ] = Budget.images,
+    rows: Annotated[str, typer.Option(help="rivals: only these rows, e.g. simclr,byol; empty = all.")] = "",
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
     from insclr.errors import UserError
     from insclr.jobs.ablate import TABLES, LabelledSet
     from insclr.jobs.ablate import ablate as run_table
+    from insclr.jobs.rivals import compare_rivals
 
-    if what not in TABLES:
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLES)}.")
-    table = TABLES[what]
     sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in data]
+    if what == "rivals":
+        if recipe:
+            raise UserError("The rivals have recipes of their own: leave --recipe out.")
+        names = tuple(name.strip() for name in rows.split(",") if name.strip())
+        made = compare_rivals(sets, range(seeds), out, budget=budget.value, names=names, parallel=parallel)
+        typer.echo(made, nl=False)
+        return
+    if what not in TABLES:
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLES)}, rivals.")
+    table = TABLES[what]
     made = run_table(table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel)
     typer.echo(made, nl=False)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from insclr.data.augment import Augmentation, recoloured
 from insclr.data.cache import DecodedCache
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
@@ -39,6 +40,7 @@ class ViewSpec:
     plain: bool = True
     augmented: int = 1
     crop: tuple[float, float] = DEFAULT_CROP  # share of the image's area in an augmented view
+    augmentation: Augmentation = "paper"  # what is done to its colours
 
     @property
     def longest(self) -> int:
@@ -159,7 +161,8 @@ class _Batches(Dataset[_Made]):
                 plain[position] = plain_view(pixels, large)
             generator = seeded(key)
             for v in range(views.augmented):
-                augmented[v, position] = augmented_view(pixels, small, generator, views.crop)
+                view = augmented_view(pixels, small, generator, views.crop)
+                augmented[v, position] = recoloured(view, views.augmentation, v, generator)
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
             plain if views.plain else None,

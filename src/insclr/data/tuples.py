@@ -1,5 +1,7 @@
 """Training tuples: a random anchor with its N_b top-ranked neighbours (paper, Setup for training samples)."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,11 +9,118 @@ from torch import Tensor
 from insclr.errors import UserError
 
 
+class Sampler(Protocol):
+    """Gives the tuples of every step; batch n is a pure function of n."""
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
+
+
+class _Anchors:
+    """T of the images `ids` (A,) in every step; each of them once an epoch, in an order of the epoch's own.
+
+    An epoch that ends inside a batch goes on with the next one's first anchors.
+    """
+
+    def __init__(self, ids: Tensor, tuples: int, seed: int) -> None:
+        self._ids = ids
+        self._tuples = tuples
+        self._seed = seed
+        self._order: dict[int, Tensor] = {}  # the anchors of the latest epochs
+
+    def step(self, n: int) -> Tensor:
+        epoch, place = divmod(n * self._tuples, len(self._ids))
+        anchors = self._epoch(epoch)[place : place + self._tuples]
+        while len(anchors) < self._tuples:
+            epoch += 1
+            anchors = torch.cat([anchors, self._epoch(epoch)[: self._tuples - len(anchors)]])
+        return anchors
+
+    def _epoch(self, epoch: int) -> Tensor:
+        if epoch not in self._order:
+            self._order = {known: order for known, order in self._order.items() if abs(known - epoch) == 1}
+            order = torch.randperm(len(self._ids), generator=_generator(self._seed, epoch))
+            self._order[epoch] = self._ids[order]
+        return self._order[epoch]
+
+
+class ImageSampler:
+    """Batches of T single images, for methods that need no neighbours: ids (T, 1)."""
+
+    def __init__(self, images: int, tuples: int, seed: int) -> None:
+        _check(images, tuples)
+        self._anchors = _Anchors(torch.arange(images), tuples, seed)
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, 1)."""
+        return self._anchors.step(n)[:, None]
+
+
+class GroupSampler:
+    """Batches of T tuples of images of one group: ids (T, M); every image of a group is an anchor once an epoch.
+
+    Groups are instances by their labels, or clusters. The other images of a tuple are drawn at random from the
+    anchor's group, each once before any comes twice. Where fewer than T images belong to a group, some are an
+    anchor twice in a batch.
+    """
+
+    def __init__(self, groups: Tensor, tuples: int, members: int, seed: int) -> None:
+        """`groups` (N,) numbers the group of every image, -1 for those that are left out."""
+        ids = (groups >= 0).nonzero()[:, 0]
+        if not len(ids):
+            raise ValueError("no image belongs to a group")
+        self._anchors = _Anchors(ids, tuples, seed)
+        self._groups = groups
+        self._members = members
+        self._seed = seed
+        by_group = ids[groups[ids].argsort(stable=True)]
+        counts = torch.bincount(groups[ids])
+        self._of_group = by_group.split(counts.tolist())
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
+        anchors = self._anchors.step(n)
+        generator = _generator(self._seed, n, 1)
+        return torch.stack([self._tuple(int(anchor), generator) for anchor in anchors])
+
+    def _tuple(self, anchor: int, generator: torch.Generator) -> Tensor:
+        group = self._of_group[int(self._groups[anchor])]
+        others = group[group != anchor]
+        drawn = [torch.tensor([anchor])]
+        missing = self._members - 1
+        while missing > 0:
+            # A group of one image repeats it: its views are all the positives it has.
+            part = others if len(others) else group
+            part = part[torch.randperm(len(part), generator=generator)][:missing]
+            drawn.append(part)
+            missing -= len(part)
+        return torch.cat(drawn)
+
+
+class EvenSampler:
+    """Batches of T single images, ids (T, 1), of groups drawn evenly: a large one does not outweigh the others."""
+
+    def __init__(self, groups: Tensor, tuples: int, seed: int) -> None:
+        """`groups` (N,) numbers the group of every image."""
+        sizes = torch.bincount(groups)
+        self._sizes = sizes[sizes > 0]
+        self._starts = self._sizes.cumsum(0) - self._sizes
+        self._by_group = groups.argsort(stable=True)
+        self._tuples = tuples
+        self._seed = seed
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, 1)."""
+        generator = _generator(self._seed, n, 2)
+        group = torch.randint(len(self._sizes), (self._tuples,), generator=generator)
+        place = (torch.rand(self._tuples, generator=generator) * self._sizes[group]).long()
+        return self._by_group[self._starts[group] + place][:, None]
+
+
 class TupleSampler:
     """Batches of T tuples as image ids (T, 1 + N_b); every image is an anchor once an epoch.
 
     Batch n depends on the seed and n alone, so a resumed run or a worker that prefetches needs no replay.
-    An epoch that ends inside a batch goes on with the next one's first anchors.
     """
 
     def __init__(
@@ -19,11 +128,8 @@ class TupleSampler:
     ) -> None:
         """`mined` (N, P) marks positives of the pool: neighbours are drawn from them, then from the top-ranked."""
         images, pool_size = pool_ids.shape
-        if not 1 <= tuples <= images:
-            raise UserError(
-                f"A batch of {tuples} tuples cannot be drawn from {images} images. "
-                f"Set the number of tuples between 1 and {images}."
-            )
+        _check(images, tuples)
+        self._anchors = _Anchors(torch.arange(images), tuples, seed)
         if not 0 <= neighbours < pool_size:
             raise UserError(
                 f"A tuple of {neighbours} neighbours does not fit a candidate pool of {pool_size}: "
@@ -33,17 +139,11 @@ class TupleSampler:
         self._neighbours = pool_ids[:, :neighbours].clone()  # (N, N_b)
         self._pool_ids = pool_ids if mined is not None else None
         self._mined = mined
-        self._tuples = tuples
         self._seed = seed
-        self._order: dict[int, Tensor] = {}  # the anchors of the latest epochs
 
     def step(self, n: int) -> Tensor:
         """Batch number n, counted from 0, as int64 ids (T, 1 + N_b); the anchor comes first."""
-        images = len(self._neighbours)
-        epoch, place = divmod(n * self._tuples, images)
-        anchors = self._anchors(epoch)[place : place + self._tuples]
-        if len(anchors) < self._tuples:
-            anchors = torch.cat([anchors, self._anchors(epoch + 1)[: self._tuples - len(anchors)]])
+        anchors = self._anchors.step(n)
         return torch.cat([anchors[:, None], self._members(anchors, n)], dim=1)
 
     def _members(self, anchors: Tensor, n: int) -> Tensor:
@@ -56,13 +156,13 @@ class TupleSampler:
         columns = torch.where(mined, order, rank).argsort(dim=1)[:, : self._neighbours.shape[1]]
         return self._pool_ids[anchors].gather(1, columns).long()
 
-    def _anchors(self, epoch: int) -> Tensor:
-        if epoch not in self._order:
-            self._order = {known: order for known, order in self._order.items() if abs(known - epoch) == 1}
-            self._order[epoch] = torch.randperm(
-                len(self._neighbours), generator=_generator(self._seed, epoch)
-            )
-        return self._order[epoch]
+
+def _check(images: int, tuples: int) -> None:
+    if not 1 <= tuples <= images:
+        raise UserError(
+            f"A batch of {tuples} tuples cannot be drawn from {images} images. "
+            f"Set the number of tuples between 1 and {images}."
+        )
 
 
 def _generator(*numbers: int) -> torch.Generator:

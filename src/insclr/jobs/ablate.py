@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -27,6 +27,7 @@ class Entry:
 
     name: str
     changes: tuple[str, ...] = ()
+    recipe: str = ""  # the recipe that is changed; empty = the table's
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,13 @@ class Outcome:
     start: float  # mAP before training
     map: float
     precision: float | None  # of the pairs mined in the last round
-    seconds: float
+    seconds: float  # of the whole run, features included where they were not cached yet
+    run: str = ""  # its folder, beside the table
+    start_recall: float = 0.0  # R@1 before training
+    recall: float = 0.0  # R@1
+    training_seconds: float = 0.0  # of all rounds
+    steps: int = 0
+    images: int = 0  # augmented views seen
 
 
 @dataclass(frozen=True)
@@ -147,12 +154,9 @@ def ablate(
 
     Every run is an `insclr train --resume` in a process of its own: an interrupted ablation goes on where it was.
     """
-    for entry in entries:
-        load_recipe(recipe, entry.changes)  # a wrong setting is told before hours of work
+    entries = [replace(entry, recipe=entry.recipe or recipe) for entry in entries]
     jobs = [(entry, place, seed) for place in sets for seed in seeds for entry in entries]
-    threads = max(1, (os.cpu_count() or 1) // parallel)
-    with ThreadPoolExecutor(parallel) as pool:
-        done = list(pool.map(lambda job: _run(job[0], job[1], job[2], out, recipe, threads), jobs))
+    done = run_all(jobs, out, parallel)
     table = _table(done, entries, sets)
     with whole_file(out / "results.json") as scratch:
         scratch.write_text(json.dumps([outcome.__dict__ for outcome in done], indent=1))
@@ -161,9 +165,36 @@ def ablate(
     return table
 
 
-def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, threads: int) -> Outcome:
+def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int) -> list[Outcome]:
+    """What every entry x set x seed came to, in order; what was run before is read from its file under `out`."""
+    done = try_all(jobs, out, parallel)
+    for one in done:
+        if isinstance(one, UserError):
+            raise one
+    return [one for one in done if isinstance(one, Outcome)]
+
+
+def try_all(
+    jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int
+) -> list[Outcome | UserError]:
+    """As `run_all`, with the error of every run that did not come to its end in its place."""
+
+    def attempt(job: tuple[Entry, LabelledSet, int]) -> Outcome | UserError:
+        try:
+            return _run(job[0], job[1], job[2], out, threads)
+        except UserError as error:
+            return error
+
+    for entry, _, _ in jobs:
+        load_recipe(entry.recipe, entry.changes)  # a wrong setting is told before hours of work
+    threads = max(1, (os.cpu_count() or 1) // parallel)
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(attempt, jobs))
+
+
+def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -> Outcome:
     changes = (*entry.changes, f"seed={seed}")
-    fingerprint = load_recipe(recipe, changes).fingerprint()
+    fingerprint = load_recipe(entry.recipe, changes).fingerprint()
     name = hashlib.sha256(f"{entry.name} {fingerprint}".encode()).hexdigest()[:12]
     folder = out / "runs" / place.name / name
     kept = folder.with_suffix(".json")
@@ -178,7 +209,7 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, th
         "--out",
         str(folder),
         "--recipe",
-        recipe,
+        entry.recipe,
     ]
     command += ["--labels", str(place.labels), "--cache", str(out / "cache" / place.name), "--resume"]
     for change in changes:
@@ -189,17 +220,38 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, recipe: str, th
     )
     if ended.returncode:
         raise UserError(f"{entry.name} on {place.name}, seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    records = RunReader(folder).metrics()
-    maps = [record["map"] for record in records if record.get("map") is not None]
-    shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
-    shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
-    outcome = Outcome(
-        entry.name, place.name, seed, fingerprint, maps[0], maps[-1], shares[-1] if shares else None,
-        time.monotonic() - began,
-    )  # fmt: skip
+    outcome = _outcome(entry, place, seed, fingerprint, folder, time.monotonic() - began)
     with whole_file(kept) as scratch:
         scratch.write_text(json.dumps(outcome.__dict__))
     return outcome
+
+
+def _outcome(
+    entry: Entry, place: LabelledSet, seed: int, fingerprint: str, folder: Path, seconds: float
+) -> Outcome:
+    """What the log of a finished run says."""
+    records = RunReader(folder).metrics()
+    measured = [record for record in records if record.get("map") is not None]
+    first, last = measured[0], measured[-1]
+    shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
+    shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
+    ends = [record for record in records if record.get("event") == "end"]
+    return Outcome(
+        entry.name,
+        place.name,
+        seed,
+        fingerprint,
+        first["map"],
+        last["map"],
+        shares[-1] if shares else None,
+        seconds,
+        run=f"runs/{place.name}/{folder.name}",
+        start_recall=first["recall_at_1"],
+        recall=last["recall_at_1"],
+        training_seconds=sum(end["seconds"] for end in ends),
+        steps=sum(end["steps"] for end in ends),
+        images=sum(end["images"] for end in ends),
+    )
 
 
 def _table(done: Sequence[Outcome], entries: Sequence[Entry], sets: Sequence[LabelledSet]) -> str:

@@ -24,8 +24,9 @@ def train(
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
 
-    `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP. `resume` goes on
-    with an interrupted run. `cache` keeps pooled features for other runs on the same images.
+    `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP, but for recipes
+    that say SUPERVISED. `resume` goes on with an interrupted run. `cache` keeps pooled features for other runs on the
+    same images.
     """
     model = train_run(
         images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache

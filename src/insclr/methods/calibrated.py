@@ -33,6 +33,7 @@ class CalibratedMethod(Method):
     """Labels looked up in every step, decided when the round began."""
 
     needs = Needs(views=True)
+    explains = True
     pool: Pool
     labels: CandidateLabels
 

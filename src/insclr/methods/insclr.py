@@ -40,6 +40,7 @@ class InsclrMethod(Method):
     """The paper's method with its variants A to D."""
 
     settings: InsclrSettings  # after `prepare` with numbers in place of every "auto"
+    explains = True
     pool: Pool
     banks: RoundBanks
 

@@ -5,16 +5,16 @@ shows it their descriptors and takes labelled pairs, or a loss of its own, in re
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from insclr.data.tuples import TupleSampler
+from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
 from insclr.mining.overlap import UNKNOWN, InstanceSize
@@ -30,6 +30,10 @@ class Needs:
     scales: tuple[float, ...] = ()  # and of plain views at these multiples of the plain size
     augmented: int = 1  # in every step, so many augmented views, with gradient
     views: bool = False  # when a round begins, the features of its cached augmented views
+    momentum: float = (
+        0.0  # a slow copy of the network describes the augmented views too; its inertia, 0 = none
+    )
+    labels: bool = False  # the true instances: only for methods that are meant to learn from labels
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class RoundStart:
     size: InstanceSize = UNKNOWN  # of the instances, as estimated at the start of the run
     untrained_fc: bool = False  # the fully connected layer is random: its descriptors mean nothing yet
     ranks: Ranks = field(default_factory=Ranks)
+    kept: Path | None = None  # for files that stay as long as the run; None: as long as the round
+    instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
 
     def __len__(self) -> int:
         return len(self.plain)
@@ -89,19 +95,52 @@ class Explanation:
     score: Tensor | None = None  # (T, P) what decided; -inf where there is no score
 
 
+@dataclass(frozen=True)
+class OwnLoss:
+    """The loss of a method that brings its own, with gradient, and numbers for the log, without."""
+
+    loss: Tensor
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
+
+
 class Method(ABC):
-    """Decides which images of a batch show the same instance."""
+    """Decides which images of a batch show the same instance: labels their pairs, or computes a loss itself."""
 
     needs: Needs
-    sampler: TupleSampler  # the tuples of every step; made by `prepare`
+    sampler: Sampler  # the tuples of every step; made by `prepare`
+    heads: nn.ModuleDict | None = (
+        None  # layers that are trained with the network and thrown away; by `prepare`
+    )
+    epoch_steps: int = 0  # steps after which `begin_epoch` is called, again and again; 0 = never
+    explains: bool = False  # `explain` has something to tell
 
     @abstractmethod
     def prepare(self, start: RoundStart) -> Prepared:
         """Get ready for a round: neighbours, thresholds, memory. Equal starts give equal methods."""
 
-    @abstractmethod
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
-        """Label the pairs of a batch; all chance comes from `generator`."""
+        """Label the pairs of a batch for the round's contrastive loss; all chance comes from `generator`."""
+        raise NotImplementedError(f"{type(self).__name__} has neither labels nor a loss")
+
+    def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss | None:  # noqa: ARG002
+        """The loss of a method that brings its own; None where the round asks for labels instead.
+
+        It is the loss of the whole batch (`batch.everyone`), computed by every rank: queues, batch-norm in heads
+        and even assignments then are what one rank would have.
+        """
+        return None
+
+    def begin_epoch(self, epoch: int, plain: Tensor, ranks: Ranks) -> Sequence[nn.Parameter]:  # noqa: ARG002
+        """See the collection as the network sees it now: pooled features (N, C) of the plain views.
+
+        Called before the first step of epochs 1, 2, ...; `prepare` is the beginning of epoch 0. Gives back the
+        parameters that were set anew, whose moments the optimizer must forget.
+        """
+        return ()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is trained beside the network."""
+        return [] if self.heads is None else [one for one in self.heads.parameters() if one.requires_grad]
 
     def ahead(self, ids: Tensor) -> None:  # noqa: B027
         """Hear which tuples (T, M) come next, before the network has seen their images."""
@@ -116,12 +155,12 @@ class Method(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must keep; `prepare` makes all the rest anew."""
-        return {}
+        return {} if self.heads is None else {"heads": self.heads.state_dict()}
 
-    def load_state_dict(  # noqa: B027
-        self, state: Mapping[str, Any], copies: Mapping[str, Path], ranks: Ranks
-    ) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], copies: Mapping[str, Path], ranks: Ranks) -> None:  # noqa: ARG002
         """Go on from a checkpoint and its `copies` of `files`, on the `ranks` that train this round."""
+        if self.heads is not None:
+            self.heads.load_state_dict(state["heads"])
 
     def files(self) -> Mapping[str, Path]:
         """Memory-mapped files that a checkpoint copies, by name."""

@@ -37,7 +37,8 @@ _TABLES: dict[str, type[Table]] = {
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
     names = (entry.name for entry in _FOLDER.iterdir())
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    # A leading _ marks what only others extend.
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and name[0] != "_")
 
 
 def load_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
@@ -71,8 +72,11 @@ def to_toml(recipe: Recipe, comments: bool = False) -> str:
 
 
 def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The table of a recipe, built on those that it extends: their rounds first, then its own."""
-    if str(name) in recipe_names():
+    """The table of a recipe, built on those that it extends: their rounds first, then its own.
+
+    Its [each_round] changes every round that it takes over.
+    """
+    if str(name) in recipe_names() or (seen and (_FOLDER / f"{name}.toml").is_file()):
         text = (_FOLDER / f"{name}.toml").read_text()
     elif Path(name).is_file():
         text = Path(name).read_text()
@@ -88,6 +92,7 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(rounds, list):
         raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
     table["rounds"] = [one for each in rounds for one in _repeated(each)]
+    each = table.pop("each_round", {})
     parent = table.pop("extends", None)
     if parent is None:
         if not rounds:
@@ -96,7 +101,8 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if parent in seen:
         raise UserError(f"The recipe {name} extends itself: {' -> '.join((*seen, str(parent)))}.")
     base = _read(parent, (*seen, str(name)))
-    return _merged(base, table) | {"rounds": [*base.get("rounds", []), *table["rounds"]]}
+    inherited = [_merged(one, _copy(each)) for one in base.get("rounds", [])]
+    return _merged(base, table) | {"rounds": [*inherited, *table["rounds"]]}
 
 
 def _repeated(table: Any) -> list[Any]:
@@ -162,7 +168,8 @@ def _drop_unread(table: dict[str, Any], said: set[str]) -> None:
         for step in where.split(".")[:-1]:
             place = place[int(step)] if isinstance(place, list) else place.get(step, {})
         for key in part.unread():
-            if f"{where}{key}" not in said:
+            full = f"{where}{key}"
+            if not any(one == full or one.startswith(f"{full}.") for one in said):
                 place.pop(key, None)
 
 
@@ -230,9 +237,11 @@ def _write_table(lines: list[str], part: Table, prefix: str, comments: bool) -> 
     nested: list[tuple[str, Any]] = []
     unread = part.unread()
     for key, value in part:
+        if key in unread:
+            continue
         if isinstance(value, Table) or key == "rounds":
             nested.append((f"{prefix}{key}", value))
-        elif key not in unread:
+        else:
             line = f"{key} = {_toml_value(value)}"
             doc = type(part).model_fields[key].description
             lines.append(f"{line:<36}# {doc}" if comments else line)

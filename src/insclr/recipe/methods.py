@@ -1,15 +1,29 @@
 """The settings of every method, one table each: `[rounds.method] name = "..."` says which one it is."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from insclr.recipe.tables import Auto, Off, Table, knob
+from insclr.recipe.rivals import (
+    ArcfaceSettings,
+    ByolSettings,
+    ClusterContrastSettings,
+    DeepClusterSettings,
+    GemApSettings,
+    ManifoldMiningSettings,
+    MocoSettings,
+    OracleSettings,
+    PclSettings,
+    ScanNnSettings,
+    SimclrSettings,
+    SwavSettings,
+)
+from insclr.recipe.tables import Auto, MethodTable, Off, knob
 
 _PAPER_SCALES = (2**0.5, 1.0, 2**-0.5)
 
 
-class InsclrSettings(Table):
+class InsclrSettings(MethodTable):
     """The paper's method: decides in every step, from two memory banks."""
 
     name: Literal["insclr"] = knob("insclr", "the paper: select in the batch, mine the memory, in every step")
@@ -41,6 +55,11 @@ class InsclrSettings(Table):
     random_negatives: int = knob(100_000, "random bank rows used as negatives", ge=0)
     bank_from: int = knob(0, "step from which bank rows stand in the loss", ge=0)
     bank_dtype: Literal["fp32", "fp16"] = knob("fp32", "precision of the memory banks")
+
+    @property
+    def pool_fits(self) -> bool:
+        """Whether the neighbours of a tuple leave candidates in the pool."""
+        return self.pool > self.neighbours
 
     @property
     def mines_memory(self) -> bool:
@@ -76,7 +95,7 @@ class InsclrSettings(Table):
         return why
 
 
-class CalibratedSettings(Table):
+class CalibratedSettings(MethodTable):
     """What ships: decides once a round, by thresholds that the collection's own views measure."""
 
     name: Literal["calibrated"] = knob(
@@ -90,10 +109,33 @@ class CalibratedSettings(Table):
     pool: int | Auto = knob("auto", "P: size of the candidate pool")
 
     @property
+    def pool_fits(self) -> bool:
+        """Whether the neighbours of a tuple leave candidates in the pool."""
+        return self.pool == "auto" or self.pool > self.neighbours
+
+    @property
     def votes(self) -> bool:
         """Whether decisions are made on the mean of all views of an image; A takes its plain view."""
         return self.variant != "A"
 
 
-METHODS: dict[str, type[Table]] = {"insclr": InsclrSettings, "calibrated": CalibratedSettings}
-MethodSettings = Annotated[InsclrSettings | CalibratedSettings, Field(discriminator="name")]
+MethodSettings = Annotated[
+    InsclrSettings
+    | CalibratedSettings
+    | SimclrSettings
+    | MocoSettings
+    | ByolSettings
+    | SwavSettings
+    | DeepClusterSettings
+    | PclSettings
+    | ClusterContrastSettings
+    | ScanNnSettings
+    | ManifoldMiningSettings
+    | ArcfaceSettings
+    | GemApSettings
+    | OracleSettings,
+    Field(discriminator="name"),
+]
+METHODS: dict[str, type[MethodTable]] = {
+    kind.model_fields["name"].default: kind for kind in get_args(get_args(MethodSettings)[0])
+}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from insclr.recipe.methods import InsclrSettings, MethodSettings
+from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings
 from insclr.recipe.tables import Auto, Table, knob
 
 
@@ -88,6 +88,9 @@ class RoundRecipe(Table):
     crop: tuple[float, float] = knob(
         (0.4, 1.0), "augmented view: least and largest share of the image's area"
     )
+    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav"] = knob(
+        "paper", "what is done to an augmented view beside crop and flip: nothing (paper), or as published"
+    )
     cached_views: int = knob(3, "augmented views cached per image, where features or maps are cached", ge=1)
     lr: float = knob(1e-4, "learning rate of the backbone", gt=0)
     fc_lr: float = knob(0.0, "learning rate of the fully connected layer; 0 = the backbone's", ge=0)
@@ -105,8 +108,13 @@ class RoundRecipe(Table):
     def _fits_together(self) -> "RoundRecipe":
         if not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError("crop must be two shares of the area, 0 < least <= largest <= 1")
-        if self.method.pool != "auto" and self.method.pool <= self.method.neighbours:
-            raise ValueError(f"method.pool must be larger than method.neighbours ({self.method.neighbours})")
+        method = self.method
+        if isinstance(method, InsclrSettings | CalibratedSettings) and not method.pool_fits:
+            raise ValueError(f"method.pool must be larger than method.neighbours ({method.neighbours})")
+        if self.train != "all" and self.cached_views < method.views:
+            raise ValueError(
+                f"cached_views must be {method.views} or more: {method.name} compares so many views"
+            )
         return self
 
     def unread(self) -> dict[str, str]:
@@ -120,6 +128,8 @@ class RoundRecipe(Table):
             why["precision"] = 'train = "late"'
         if self.train == "all" and self.method.name == "insclr":
             why["cached_views"] = 'train = "all" with method insclr'
+        if self.method.own_loss:
+            why["loss"] = f"method {self.method.name}, which has its own loss"
         return why
 
 

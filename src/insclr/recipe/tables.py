@@ -27,3 +27,17 @@ class Table(BaseModel):
     def unread(self) -> dict[str, str]:
         """Keys that nothing reads beside the other settings, each with the setting that is the reason."""
         return {}
+
+
+class MethodTable(Table):
+    """What the settings of all methods tell a round."""
+
+    own_loss: ClassVar[bool] = False  # the method computes its loss itself and reads no `loss` table
+    views: ClassVar[int] = 1  # augmented views of an image in every step
+    supervised: ClassVar[bool] = False  # the method learns from labels
+    name: str
+
+    @property
+    def title(self) -> str:
+        """The method, and its variant where it has several."""
+        return f"{self.name} {getattr(self, 'variant', '')}".strip()

@@ -134,7 +134,8 @@ def _map_chart(run: RunRecord) -> Figure | None:
         x_names=names,
         breaks=False,
     )
-    return Figure("mAP", "Mean average precision by the labels; training never sees them.", chart)
+    seen = "training learns from them." if run.learned_from_labels else "training never sees them."
+    return Figure("mAP", f"Mean average precision by the labels; {seen}", chart)
 
 
 def _histogram(title: str, inspection: Record, reach: tuple[float, float]) -> Figure:

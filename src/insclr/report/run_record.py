@@ -67,6 +67,11 @@ class RunRecord:
         """Whether labels were given to measure with."""
         return bool(self.maps()) or any("nn_precision" in step for one in self.rounds for step in one.steps)
 
+    @property
+    def learned_from_labels(self) -> bool:
+        """Whether a round was trained with the labels."""
+        return any(event.get("labels_used") for event in self.events)
+
     def maps(self) -> list[tuple[int, float]]:
         """(steps done, mAP) in the order of measuring."""
         offsets = {one.number: one.offset for one in self.rounds}

@@ -79,6 +79,14 @@ def cards(run: RunRecord) -> list[Card]:
 def notices(run: RunRecord) -> list[tuple[str, str]]:
     """What must not be missed, each as title and text."""
     shown = []
+    if run.learned_from_labels:
+        shown.append(
+            (
+                "This run learned from the labels.",
+                "Its numbers are measured on the very labels it was trained with: they are an upper anchor for "
+                "methods that see none, not a result that photos without labels could have.",
+            )
+        )
     if not run.finished:
         at = f"round {run.rounds[-1].number}, step {run.rounds[-1].done:,}" if run.rounds else "its beginning"
         shown.append(

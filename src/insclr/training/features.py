@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from insclr.data.augment import Augmentation
 from insclr.data.images import ImageList
 from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
@@ -58,6 +59,7 @@ def pooled_features(
     augmented_size: int,
     views: int,
     crop: tuple[float, float] = DEFAULT_CROP,
+    augmentation: Augmentation = "paper",
     seed: int,
     workers: int,
     skipped: Skipped,
@@ -73,13 +75,21 @@ def pooled_features(
     settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
     if crop != DEFAULT_CROP:
         settings += f" {crop}"
+    if augmentation != "paper":
+        settings += f" {augmentation}"
     if not (maps or network.normalise_pooled):
         settings += " not normalised"
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
     kind = _early if maps else _pooled
     if not ranks.from_first((home / _ABOUT).exists()):
-        spec = ViewSpec(plain_size=plain_size, augmented_size=augmented_size, augmented=views, crop=crop)
+        spec = ViewSpec(
+            plain_size=plain_size,
+            augmented_size=augmented_size,
+            augmented=views,
+            crop=crop,
+            augmentation=augmentation,
+        )
         starts = range(0, len(images), _BLOCK)
         missing = ranks.from_first(_missing(home, starts))[ranks.rank :: ranks.world]
         with progress_bar(title, len(missing) * _BLOCK) as bar:
@@ -93,6 +103,17 @@ def pooled_features(
             _join(home, [_block(home, start) for start in starts], views)
         ranks.barrier()
     return _open(home, skipped)
+
+
+def plain_features(
+    network: DescriptorNetwork, images: ImageList, ids: list[int], size: int, workers: int, skipped: Skipped
+) -> Tensor:
+    """Pooled features (len(ids), C) of the plain views of consecutive images, as the network is now; kept nowhere.
+
+    Half precision, on the CPU; zero for an image that cannot be read.
+    """
+    spec = ViewSpec(plain_size=size, augmented=0)
+    return _describe(network, images, ids, spec, 0, workers, _pooled, skipped, lambda _: None)["plain"]
 
 
 def _missing(home: Path, starts: Iterable[int]) -> list[int]:

@@ -1,12 +1,13 @@
 """One round of training, from its first step or its last checkpoint to its end."""
 
 import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from insclr.checkpoint import beside, load_latest, save_checkpoint
 from insclr.errors import UserError
@@ -20,7 +21,8 @@ from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.tracking import Tracker
-from insclr.training.loss import LossValue, contrastive_loss
+from insclr.training.loss import contrastive_loss
+from insclr.training.momentum import MomentumNetwork
 from insclr.training.schedule import rate_factor
 from insclr.training.sources import Source
 
@@ -62,29 +64,34 @@ def train_round(this: Round) -> Trained:
     """Train until the round's steps or its time are used up."""
     recipe, network = this.recipe, this.network
     network.frozen_batch_norm = recipe.batch_norm == "frozen"
-    optimizer = _optimizer(recipe, network)
+    optimizer = _optimizer(recipe, network, this.method.parameters())
     # Half-precision gradients underflow without scaling; bf16 and fp32 need none.
     scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16" and torch.cuda.is_available())
+    if this.method.needs.momentum:
+        this.source.momentum = MomentumNetwork(network, this.method.needs.momentum)
     step, steps, spent = _resume(this, optimizer)
     began = time.monotonic() - spent
 
-    title = f"round {this.number} ({recipe.method.name} {recipe.method.variant}, {_LAYERS[recipe.train]})"
+    title = f"round {this.number} ({recipe.method.title}, {_LAYERS[recipe.train]})"
     with progress_bar(title, steps, done=step) as bar:
-        batches = this.source.batches(step, recipe.steps)
+        batches, epoch_end = _begin_epoch(this, step, optimizer)
         while step < steps:
+            if step == epoch_end:
+                batches.close()
+                batches, epoch_end = _begin_epoch(this, step, optimizer)
             # Everything random in a step follows from the seed and the step alone: nothing to store or replay.
             torch.manual_seed(step_seed(this.seed, this.number, step))
             factor = rate_factor(recipe, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
             batch = next(batches)
-            value, pairs = _loss(this, batch, step)
+            value = _loss(this, batch, step)
             if not torch.isfinite(value.loss):
                 raise UserError(_not_a_number(this, step, optimizer))
-            _update(this, value.loss, optimizer, scaler)
+            _update(this, value, optimizer, scaler)
             step += 1
 
-            bar.advance(1, **_log(this, step, value, pairs, batch, factor))
+            bar.advance(1, **_log(this, step, value, batch, factor))
             planned = step == _TIMED_STEPS and this.seconds > 0
             if planned:
                 pace = (time.monotonic() - began) / step
@@ -100,9 +107,36 @@ def step_seed(seed: int, number: int, step: int) -> int:
     return (seed * 1_000_003 + number) * 1_000_000_007 + step
 
 
-def _loss(this: Round, batch: Batch, step: int) -> tuple[LossValue, Pairs]:
-    """The method labels the pairs, the loss weighs them."""
+@dataclass(frozen=True)
+class _Value:
+    """The loss of a step, with gradient, and the numbers that it was made of, for the log."""
+
+    loss: Tensor
+    numbers: Mapping[str, Tensor]
+    weight: float  # of this rank's loss: gradients are averaged over ranks
+    pairs: Pairs | None = None  # where the method labels pairs
+
+
+def _begin_epoch(
+    this: Round, step: int, optimizer: torch.optim.Optimizer
+) -> tuple[Generator[Batch, None, None], int]:
+    """The batches from `step` on, and the step before which the method wants to see the collection again."""
+    epoch = this.method.epoch_steps
+    if not epoch:
+        return this.source.batches(step, this.recipe.steps), this.recipe.steps
+    if step and step % epoch == 0:
+        for parameter in this.method.begin_epoch(step // epoch, this.source.pooled(), this.ranks):
+            optimizer.state.pop(parameter, None)
+    end = min(this.recipe.steps, (step // epoch + 1) * epoch)
+    return this.source.batches(step, end), end
+
+
+def _loss(this: Round, batch: Batch, step: int) -> _Value:
+    """The method labels the pairs and the loss weighs them, unless the method has a loss of its own."""
     generator = torch.Generator().manual_seed(step_seed(this.seed, this.number, step))
+    own = this.method.loss(batch, step, generator)
+    if own is not None:  # of the whole batch, on every rank
+        return _Value(own.loss, {"loss": own.loss, **own.numbers}, weight=1.0)
     pairs = this.method.label(batch, step, generator)
     value = contrastive_loss(
         batch.augmented,
@@ -111,25 +145,40 @@ def _loss(this: Round, batch: Batch, step: int) -> tuple[LossValue, Pairs]:
         margin=this.margin,
         normalise=this.recipe.loss.normalise,
     )
-    return value, pairs
+    return _Value(value.loss, vars(value), this.ranks.weight(this.recipe.tuples), pairs)
 
 
 def _update(
-    this: Round, loss: Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    this: Round, value: _Value, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
-    scaler.scale(loss * this.ranks.weight(this.recipe.tuples)).backward()
+    scaler.scale(value.loss * value.weight).backward()
+    own = this.method.parameters()
+    _average_gradients(own, this.ranks)
     if this.recipe.clip:
         scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(this.network.parameters(), this.recipe.clip)
+        torch.nn.utils.clip_grad_norm_([*this.network.parameters(), *own], this.recipe.clip)
     scaler.step(optimizer)
     scaler.update()
+    if this.source.momentum is not None:
+        this.source.momentum.follow()
 
 
-def _optimizer(recipe: RoundRecipe, network: DescriptorNetwork) -> torch.optim.Adam:
+def _average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
+    """What is trained beside the network has the same gradient on every rank, up to rounding."""
+    for parameter in parameters if not ranks.alone else ():
+        if parameter.grad is not None:
+            parameter.grad = ranks.sum(parameter.grad) / ranks.world
+
+
+def _optimizer(
+    recipe: RoundRecipe, network: DescriptorNetwork, of_method: list[nn.Parameter]
+) -> torch.optim.Adam:
     fc = network.fc
     of_fc = fc.trained() if isinstance(fc, RefinedLinear) else [] if fc is None else list(fc.parameters())
-    groups: list[dict[str, Any]] = [{"params": of_fc, "base_lr": recipe.fc_lr or recipe.lr}]
+    groups: list[dict[str, Any]] = [
+        {"params": params, "base_lr": recipe.fc_lr or recipe.lr} for params in (of_fc, of_method)
+    ]
     if recipe.train != "fc":
         layers = (
             network.backbone.parameters() if recipe.train == "all" else network.backbone.late_parameters()
@@ -143,9 +192,9 @@ def _optimizer(recipe: RoundRecipe, network: DescriptorNetwork) -> torch.optim.A
     return torch.optim.Adam(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
 
 
-def _precision(this: Round, batch: Batch, pairs: Pairs) -> dict[str, float]:
+def _precision(this: Round, batch: Batch, pairs: Pairs | None) -> dict[str, float]:
     """Mean share of right ones among the pseudo positives of a tuple, where labels were given."""
-    if this.instances is None:
+    if this.instances is None or pairs is None:
         return {}
     truth = this.instances.to(batch.ids.device)
     anchors, members, chosen = batch.ids[:, 0], batch.ids[:, 1:], pairs.query[:, 1:]
@@ -158,13 +207,13 @@ def _precision(this: Round, batch: Batch, pairs: Pairs) -> dict[str, float]:
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _log(
-    this: Round, step: int, value: LossValue, pairs: Pairs, batch: Batch, factor: float
-) -> dict[str, str]:
+def _log(this: Round, step: int, value: _Value, batch: Batch, factor: float) -> dict[str, str]:
     """Add up the numbers of the last steps; write their means every so often, and show the newest."""
-    mined = 0.0 if pairs.mined is None else float(pairs.mined.sum()) / len(pairs.mined)
-    numbers = {name: float(number.detach()) for name, number in vars(value).items()}
-    numbers |= {"bank_positives": mined, "lr_factor": factor} | _precision(this, batch, pairs)
+    numbers = {name: float(number.detach()) for name, number in value.numbers.items()}
+    numbers |= {"lr_factor": factor} | _precision(this, batch, value.pairs)
+    if value.pairs is not None:
+        mined = value.pairs.mined
+        numbers["bank_positives"] = 0.0 if mined is None else float(mined.sum()) / len(mined)
     tuples = len(batch.ids)
     for name, number in numbers.items():
         this.sums[name] = this.sums.get(name, 0.0) + number * tuples
@@ -174,8 +223,10 @@ def _log(
         means = {name: this.sums[name] / this.sums[f"#{name}"] for name in this.sums if name[0] != "#"}
         this.tracker.step(this.number, step, **means)
         this.sums.clear()
-    positives = numbers["batch_positives"] + mined
-    return {"loss": f"{numbers['loss']:.3f}", "positives": f"{positives:.1f}"}
+    shown = {"loss": f"{numbers['loss']:.3f}"}
+    if value.pairs is not None:
+        shown["positives"] = f"{numbers['batch_positives'] + numbers['bank_positives']:.1f}"
+    return shown
 
 
 def _collect_sums(this: Round) -> None:
@@ -202,6 +253,8 @@ def _checkpoint(this: Round, step: int, steps: int, spent: float, optimizer: tor
         "method": this.method.state_dict(),
         "sums": dict(this.sums),
     }
+    if this.source.momentum is not None:
+        state["momentum"] = this.source.momentum.state_dict()
     save_checkpoint(this.folder, step, state, this.keep_checkpoints, this.method.files())
 
 
@@ -214,6 +267,8 @@ def _resume(this: Round, optimizer: torch.optim.Optimizer) -> tuple[int, int, fl
     optimizer.load_state_dict(state["optimizer"])
     copies = {name: beside(this.folder, state["step"], name) for name in this.method.files()}
     this.method.load_state_dict(state["method"], copies, this.ranks)
+    if this.source.momentum is not None:
+        this.source.momentum.load_state_dict(state["momentum"])
     this.sums = dict(state["sums"]) if this.ranks.first else {}
     return state["step"], state["steps"], state["spent"]
 

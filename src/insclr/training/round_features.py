@@ -43,7 +43,7 @@ class RoundFeatures:
         views = recipe.cached_views if recipe.train != "all" or needs.views else 0
         if recipe.train != "late" and not self._maps_come_later(network, recipe):
             return self._computed(network, recipe, views, maps=False)
-        key = f"{_digest(network)} {views}"
+        key = f"{_digest(network)} {views} {_view_settings(recipe)}"
         if self._latest is None or self._latest[0] != key:
             maps = self.maps(network, recipe)
             of_views = LateLayers(network, recipe.augmented_size)
@@ -85,11 +85,8 @@ class RoundFeatures:
 
     def _maps_come_later(self, network: DescriptorNetwork, recipe: RoundRecipe) -> bool:
         """Whether a later round needs maps of the same views: then one pass over the images serves both."""
-        same = (recipe.plain_size, recipe.augmented_size, recipe.cached_views, recipe.crop)
         return recipe.train == "fc" and network.backbone.has_late and any(
-            (each.plain_size, each.augmented_size, each.cached_views, each.crop) == same
-            for each in self.recipe.rounds
-            if each.train == "late"
+            _view_settings(each) == _view_settings(recipe) for each in self.recipe.rounds if each.train == "late"
         )  # fmt: skip
 
     def _computed(
@@ -103,6 +100,7 @@ class RoundFeatures:
             augmented_size=recipe.augmented_size,
             views=views,
             crop=recipe.crop,
+            augmentation=recipe.augmentation,
             seed=0,
             workers=self.workers,
             skipped=self.skipped,
@@ -110,6 +108,12 @@ class RoundFeatures:
             maps=maps,
         )
         return found if self.usable is None else found.of(self.usable)
+
+
+def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:
+    """What the cached views of a round depend on."""
+    sizes = recipe.plain_size, recipe.augmented_size, recipe.cached_views
+    return *sizes, recipe.crop, recipe.augmentation
 
 
 def _digest(network: DescriptorNetwork) -> str:

@@ -18,7 +18,7 @@ from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size, neighbou
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
-from insclr.recipe import CalibratedSettings, InsclrSettings
+from insclr.recipe import CalibratedSettings, MethodSettings
 
 _MAX_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
 _MAX_PAIRS = 60_000
@@ -42,9 +42,7 @@ def pca_start(plain: Tensor, dim: int, power: float) -> Start:
     return Start(pca_whitening(features, min(dim, len(features) - 1), power))
 
 
-def views_start(
-    plain: Tensor, views: Tensor, dim: int, settings: InsclrSettings | CalibratedSettings, seed: int
-) -> Start:
+def views_start(plain: Tensor, views: Tensor, dim: int, settings: MethodSettings, seed: int) -> Start:
     """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C).
 
     Pairs are always mined by measured thresholds, since no layer is trained yet: by the variant and the N_b of

@@ -1,8 +1,10 @@
 """A whole run: images and a recipe in, a run folder with a trained model out. Every stage can be resumed."""
 
 import copy
+import logging
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,8 +14,9 @@ from insclr.data.images import ImageList, list_images, require_usable, require_v
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.errors import UserError
 from insclr.methods import create_method
-from insclr.methods.method import Method, Needs, RoundStart
+from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
@@ -34,6 +37,8 @@ from insclr.training.sources.choose import choose_source
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
 from insclr.training.watch import Watch
 
+logger = logging.getLogger(__name__)
+
 
 def train(
     images: str | Path | ImageList,
@@ -48,11 +53,17 @@ def train(
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
-    `labels` serve only to log precision and mAP. `cache` keeps pooled features for other runs on the images.
+    `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
+    pooled features for other runs on the images.
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
     chosen = pick_device(device)  # before anything is made
+    supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
+    if supervised and labels is None:
+        raise UserError(
+            f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
+        )
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":
@@ -121,7 +132,10 @@ class _Training:
         run, ranks, first = self.run, self.ranks, self.recipe.rounds[0]
         features = None
         if not done:
-            features = self.features.pooled(self.network, first, create_method(first.method).needs)
+            needs = create_method(first.method).needs
+            if self.recipe.network.start == "views":
+                needs = replace(needs, views=True)
+            features = self.features.pooled(self.network, first, needs)
         with ranks.in_turn():
             usable = run.usable(features.seen if features else None)
         require_usable(len(usable), self.listed.root)
@@ -150,25 +164,28 @@ class _Training:
         number = index + 1
         recipe = fit_to_collection(self.recipe.rounds[index], len(self.images))
         method = create_method(recipe.method)
+        if method.needs.labels:
+            logger.warning(
+                "round %d LEARNS FROM THE LABELS (%s): no unsupervised result", number, recipe.method.name
+            )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
-        prepared = method.prepare(start)
-        margin, reasons = self._margin(recipe, start)
-        self.watch.start(number, start, prepared, margin, reasons)
+        prepared = self._prepare(method, recipe, start)
+        self.watch.start(number, start, prepared, labels_used=method.needs.labels)
         found = prepared.positives_per_image
         if self.recipe.guard and found is not None and found < MIN_POSITIVES:
             self.watch.skipped(number, found)
             self._end_round(number)
             return
-        self.watch.inspect(number, "start", method, {**prepared.criteria, "margin": margin})
+        self.watch.inspect(number, "start", method, prepared)
         before = self._health(start) if self.recipe.guard else None
         kept = copy.deepcopy(self.network.state_dict())
-        trained = self._train(self._make_round(index, recipe, method, margin))
+        trained = self._train(self._make_round(index, recipe, method, prepared))
         if before is not None:
             self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
         if number == len(self.recipe.rounds) and method.needs.plain:
             # Its banks are as new as they get; a method that decides once a round is asked again in the end.
-            self.watch.inspect(number, "end", method, {**prepared.criteria, "margin": margin})
+            self.watch.inspect(number, "end", method, prepared)
         self._end_round(number)
 
     def _round_start(
@@ -186,16 +203,24 @@ class _Training:
             size=self.size,
             untrained_fc=untrained_fc,
             ranks=self.ranks,
+            kept=self.run.path / "kept",
+            instances=self.instances if needs.labels else None,
         )
 
-    def _margin(self, recipe: RoundRecipe, start: RoundStart) -> tuple[float, tuple[str, ...]]:
-        """The margin of the loss, measured where the recipe leaves it to the collection."""
-        if recipe.loss.margin != "auto":
-            return recipe.loss.margin, ()
-        margin = float(self.ranks.from_first(exceeded_by(random_pairs(start.descriptors), ACTIVE_NEGATIVES)))
-        return margin, (f"margin = {margin:.3g}: {ACTIVE_NEGATIVES:.0%} of random pairs are more similar",)
+    def _prepare(self, method: Method, recipe: RoundRecipe, start: RoundStart) -> Prepared:
+        """Let the method prepare itself; measure the margin of the loss where that is left to the collection."""
+        prepared = method.prepare(start)
+        margin, reasons = recipe.loss.margin, prepared.reasons
+        if recipe.method.own_loss:
+            return prepared
+        if margin == "auto":
+            pairs = random_pairs(start.descriptors)
+            margin = float(self.ranks.from_first(exceeded_by(pairs, ACTIVE_NEGATIVES)))
+            why = f"{ACTIVE_NEGATIVES:.0%} of random pairs are more similar"
+            reasons = (*reasons, f"margin = {margin:.3g}: {why}")
+        return replace(prepared, criteria={**prepared.criteria, "margin": margin}, reasons=reasons)
 
-    def _make_round(self, index: int, recipe: RoundRecipe, method: Method, margin: float) -> Round:
+    def _make_round(self, index: int, recipe: RoundRecipe, method: Method, prepared: Prepared) -> Round:
         number = index + 1
         return Round(
             number=number,
@@ -213,7 +238,7 @@ class _Training:
                 ranks=self.ranks,
             ),
             method=method,
-            margin=margin,
+            margin=float(prepared.criteria.get("margin", 0.0)),
             folder=self.run.round_folder(number),
             tracker=self.tracker,
             seed=self.recipe.seed,
@@ -234,7 +259,7 @@ class _Training:
             trained = train_round(this)
             if isinstance(self.network.fc, RefinedLinear):
                 self.network.fc = self.network.fc.folded()
-            self.watch.end(this.number, trained)
+            self.watch.end(this.number, trained, this.method)
         self.ranks.copy_from_first(self.network)
         return trained
 
@@ -273,19 +298,21 @@ class _Training:
         if self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
             mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.keep_start)
         method = create_method(recipe.method)
-        if self.labels or not method.needs.plain:
+        asked_again = method.explains and not method.needs.plain
+        if self.labels or asked_again:
             end = self._round_start(number, recipe, method.needs)
             self.watch.finish(number + 1, end)
-            if not method.needs.plain:
-                self.watch.inspect(number, "end", method, dict(method.prepare(end).criteria))
+            if asked_again:
+                self.watch.inspect(number, "end", method, method.prepare(end))
         for skipped in self.ranks.collect(list(self.skipped)):
             for path, reason in skipped:
                 self.skipped.add(path, reason)
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
-            save_model(
-                self.run.path / MODEL_NAME, self.network, self.recipe, {"images": str(len(self.images))}
-            )
+            notes = {"images": str(len(self.images))}
+            if any(each.method.supervised for each in self.recipe.rounds):
+                notes["labels"] = "this model was TRAINED WITH LABELS"
+            save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()
 
     def _seed(self, number: int) -> int:

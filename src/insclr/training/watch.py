@@ -29,9 +29,7 @@ class Watch:
     instances: Tensor | None  # (N,) true instance of each image, -1 where no label names it
     ranks: Ranks
 
-    def start(
-        self, number: int, start: RoundStart, prepared: Prepared, margin: float, reasons: tuple[str, ...]
-    ) -> None:
+    def start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
         """Note what a round begins with."""
         point = self.run.resume_point()
         if not self.ranks.first or (point is not None and point >= (number, 0)):
@@ -40,22 +38,24 @@ class Watch:
         self.tracker.event(
             number,
             "start",
-            reasons=[*of_start, *prepared.reasons, *reasons],
-            criteria={**prepared.criteria, "margin": margin},
-            map=self._map(start.descriptors),
+            reasons=[*of_start, *prepared.reasons],
+            criteria=dict(prepared.criteria),
+            **self._measured(start.descriptors),
             pairs=prepared.positives_per_image,
             pair_precision=self._pair_precision(prepared),
+            **({"labels_used": True} if labels_used else {}),
         )
 
-    def end(self, number: int, trained: Trained) -> None:
-        """Note what a round took."""
+    def end(self, number: int, trained: Trained, method: Method) -> None:
+        """Note what a round took: steps, seconds, and how many augmented views it saw."""
         steps, seconds = trained.steps, trained.seconds
-        self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds)
+        seen = steps * method.sampler.step(0).numel() * method.needs.augmented
+        self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=seen)
 
     def finish(self, number: int, end: RoundStart) -> None:
         """Note how good the network is that ships, where labels tell."""
         if self.instances is not None and self.ranks.first:
-            self.tracker.event(number, "finish", map=self._map(end.descriptors))
+            self.tracker.event(number, "finish", **self._measured(end.descriptors))
 
     def skipped(self, number: int, found: float) -> None:
         """Note that the guard left a round out."""
@@ -77,12 +77,12 @@ class Watch:
         )
 
     def inspect(
-        self, number: int, moment: Literal["start", "end"], method: Method, criteria: dict[str, Any]
+        self, number: int, moment: Literal["start", "end"], method: Method, prepared: Prepared
     ) -> None:
         """Keep what the method decides for some anchors now."""
         if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
             return  # another rank's task, or done before an interruption
-        seen = inspect_method(method, criteria, self.images, self.instances)
+        seen = inspect_method(method, prepared.criteria, self.images, self.instances)
         if seen is not None:
             self.run.save_inspection(number, moment, seen)
 
@@ -92,11 +92,12 @@ class Watch:
         anchors = torch.arange(len(prepared.candidates))
         return mean_precision(self.instances, anchors, prepared.candidates.long(), prepared.positive)
 
-    def _map(self, descriptors: Tensor) -> float | None:
-        """mAP of descriptors (N, D) over the images whose instance is known."""
+    def _measured(self, descriptors: Tensor) -> dict[str, Any]:
+        """mAP and R@1 of descriptors (N, D) over the images whose instance is known; None without labels."""
         if self.instances is None:
-            return None
+            return {"map": None}
         known = (self.instances >= 0).nonzero()[:, 0].tolist()
         paths = tuple(self.images.paths[i] for i in known)
         names = tuple(str(int(self.instances[i])) for i in known)
-        return evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names)).map
+        found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
+        return {"map": found.map, "recall_at_1": found.recall(1)}

@@ -1,7 +1,8 @@
 """Features from images through the whole network: the views of every step are made from one decode (step 1)."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from insclr.methods.method import Method, Needs
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
+from insclr.training.features import plain_features
+from insclr.training.momentum import MomentumNetwork
 from insclr.training.synced_batch_norm import synced_batch_norm
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,6 +32,7 @@ def step_views(recipe: RoundRecipe, needs: Needs) -> ViewSpec:
         plain=needs.plain or bool(needs.scales),
         augmented=needs.augmented,
         crop=recipe.crop,
+        augmentation=recipe.augmentation,
     )
 
 
@@ -57,8 +61,10 @@ class ImageSource:
         self.skipped = skipped
         self.cache = cache
         self.ranks = ranks or Ranks()
+        self.momentum: MomentumNetwork | None = None
+        self._averaging: nn.Module | None = None  # the network, for several ranks
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
         ranks, share = self.ranks, self.ranks.share(self.recipe.tuples)  # this rank's tuples
         slots = self._ids(first).shape[1]
@@ -74,7 +80,7 @@ class ImageSource:
             first_position=share.start * slots,
         )
         with synced_batch_norm(self.network, ranks):
-            trained = self.network if ranks.alone else _averaging(self.network)
+            trained = self._trained()
             for step, seen in enumerate(batches, first):
                 assert seen.augmented is not None
                 ids = seen.ids.view(len(share), slots)
@@ -91,8 +97,23 @@ class ImageSource:
                         plain,
                         scales,
                         replaced.to(self.network.device) if replaced.any() else None,
+                        momentum=self._slow(seen.augmented, ids),
                     )
                 )
+
+    def pooled(self) -> Tensor:
+        """Pooled features (N, C) of the plain view of every image, as the network sees it now; ranks share them."""
+        ranks, size = self.ranks, self.recipe.plain_size
+        own = torch.arange(len(self.images)).tensor_split(ranks.world)[ranks.rank]
+        made = plain_features(self.network, self.images, own.tolist(), size, self.workers, self.skipped)
+        return torch.cat(ranks.collect(made))
+
+    def _trained(self) -> nn.Module:
+        if self.ranks.alone:
+            return self.network
+        if self._averaging is None:
+            self._averaging = _averaging(self.network)
+        return self._averaging
 
     def _ids(self, step: int) -> Tensor:
         """The images (T, M) that this rank should see."""
@@ -109,6 +130,13 @@ class ImageSource:
         plain = self._describe(self.network, pixels).view(*ids.shape, -1) if needs.plain else None
         scales = (self._describe(self.network, self._scaled(pixels, scale)) for scale in needs.scales)
         return plain, tuple(one.view(*ids.shape, -1) for one in scales)
+
+    @torch.no_grad()
+    def _slow(self, pixels: Tensor, ids: Tensor) -> Tensor | None:
+        """Descriptors (V, T, M, D) of the augmented views by the slow copy."""
+        if self.momentum is None:
+            return None
+        return self._describe(self.momentum.network, pixels.flatten(0, 1)).view(len(pixels), *ids.shape, -1)
 
     def _scaled(self, plain: Tensor, scale: float) -> Tensor:
         side = round(self.recipe.plain_size * scale)
@@ -132,9 +160,9 @@ class ImageSource:
 
         views = torch.stack([gather(view) for view in batch.views])
         plain = None if batch.plain is None else gather(batch.plain)
-        whole = Batch(gather(batch.ids), views, plain)
-        first = self.ranks.share(tuples).start
-        return Batch(batch.ids, batch.views, batch.plain, batch.scales, batch.replaced, whole, first)
+        slow = None if batch.momentum is None else torch.stack([gather(view) for view in batch.momentum])
+        whole = Batch(gather(batch.ids), views, plain, momentum=slow)
+        return replace(batch, whole=whole, first_tuple=self.ranks.share(tuples).start)
 
 
 def _averaging(network: DescriptorNetwork) -> nn.Module:

@@ -1,6 +1,6 @@
 """Features from maps computed once: the late layers and the FC learn, most of a network at little of its cost."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -8,6 +8,8 @@ from torch import Tensor
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
+from insclr.training.momentum import MomentumNetwork
+from insclr.training.sources import draw_views
 
 _BLOCK_MAPS = 64
 
@@ -55,25 +57,38 @@ class MapSource:
         self.views = views  # (V, N, C * height * width)
         self.scales = [(LateLayers(network, side), maps) for side, maps in scales]
         self.seed = seed
+        self.momentum: MomentumNetwork | None = None
+        self.augmented_size = augmented_size
         self.plain_layers = LateLayers(network, plain_size)
         self.view_layers = LateLayers(network, augmented_size)
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
-        needs = self.method.needs
+        needs, slow = self.method.needs, self.momentum
+        slow_layers = None if slow is None else LateLayers(slow.network, self.augmented_size)
         for step in range(first, last):
             ids = self.method.sampler.step(step)  # (T, M)
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            view = torch.randint(len(self.views), (needs.augmented, *ids.shape), generator=generator)
+            view = draw_views(len(self.views), needs.augmented, ids, generator)
             # Decisions are made on plain views in eval mode, as in the paper.
             plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
             scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)
+            maps = self.views[view.flatten(), ids.expand_as(view).reshape(-1)]
+            slow_views = None if slow_layers is None else _describe(slow_layers, maps).view(*view.shape, -1)
             self.network.train()
-            flat = ids.expand_as(view).reshape(-1)
-            augmented = self.network.head(self.view_layers.pooled(self.views[view.flatten(), flat]))
-            yield Batch(ids.to(self.network.device), augmented.view(*view.shape, -1), plain, scales)
+            augmented = self.network.head(self.view_layers.pooled(maps)).view(*view.shape, -1)
+            yield Batch(ids.to(self.network.device), augmented, plain, scales, momentum=slow_views)
 
-    @torch.no_grad()
+    def pooled(self) -> Tensor:
+        """Pooled features (N, C) of the plain views, through the late layers as they are now."""
+        return self.plain_layers.all_pooled(self.plain)
+
     def _constant(self, layers: LateLayers, maps: Tensor, ids: Tensor) -> Tensor:
-        self.network.eval()
-        return self.network.head(layers.pooled(maps[ids.flatten()])).view(*ids.shape, -1)
+        return _describe(layers, maps[ids.flatten()]).view(*ids.shape, -1)
+
+
+@torch.no_grad()
+def _describe(layers: LateLayers, maps: Tensor) -> Tensor:
+    """Descriptors (B, D) of flattened maps in eval mode, without gradient."""
+    layers.network.eval()
+    return layers.network.head(layers.pooled(maps))

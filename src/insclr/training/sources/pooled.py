@@ -1,6 +1,6 @@
 """Features from pooled features computed once: the fully connected layer alone learns."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -8,6 +8,8 @@ from torch import Tensor
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
+from insclr.training.momentum import MomentumNetwork
+from insclr.training.sources import draw_views
 
 
 class PooledSource:
@@ -29,24 +31,31 @@ class PooledSource:
         self.views = views  # (V, N, C)
         self.scales = scales  # (N, C) each, of plain views at the method's scales
         self.seed = seed
+        self.momentum: MomentumNetwork | None = None
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
+    def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
         needs = self.method.needs
         for step in range(first, last):
             ids = self.method.sampler.step(step)  # (T, M)
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            view = torch.randint(len(self.views), (needs.augmented, *ids.shape), generator=generator)
+            view = draw_views(len(self.views), needs.augmented, ids, generator)
+            views, slow = self.views[view, ids], self.momentum
             yield Batch(
                 ids.to(self.network.device),
-                self._head(self.views[view, ids]),
-                plain=self._constant(self.plain[ids]) if needs.plain else None,
-                scales=tuple(self._constant(scale[ids]) for scale in self.scales),
+                self._head(views),
+                plain=self._constant(self.network, self.plain[ids]) if needs.plain else None,
+                scales=tuple(self._constant(self.network, scale[ids]) for scale in self.scales),
+                momentum=None if slow is None else self._constant(slow.network, views),
             )
+
+    def pooled(self) -> Tensor:
+        """Pooled features (N, C) of the plain views: they stay what they were."""
+        return self.plain
 
     def _head(self, pooled: Tensor) -> Tensor:
         return self.network.head(pooled.float().to(self.network.device))
 
     @torch.no_grad()
-    def _constant(self, pooled: Tensor) -> Tensor:
-        return self._head(pooled)
+    def _constant(self, network: DescriptorNetwork, pooled: Tensor) -> Tensor:
+        return network.head(pooled.float().to(network.device))

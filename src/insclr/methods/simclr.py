@@ -1,0 +1,38 @@
+"""SimCLR (Chen et al. 2020, arXiv 2002.05709): two views of an image attract, all others of the batch repel."""
+
+import torch
+from torch import nn
+
+from insclr.methods.batch import Batch
+from insclr.methods.extras import lightly, seeded
+from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.views import image_sampler, two_views, view_similarities
+from insclr.recipe.rivals import SimclrSettings
+
+
+class Simclr(Method):
+    """NT-Xent on a projection of the descriptor."""
+
+    needs = Needs(augmented=2)
+    heads: nn.ModuleDict
+
+    def __init__(self, settings: SimclrSettings) -> None:
+        self.settings = settings
+        self._contrast = lightly("loss").NTXentLoss(temperature=settings.temperature)
+
+    def prepare(self, start: RoundStart) -> Prepared:
+        """Make the projection head."""
+        settings = self.settings
+        self.sampler = image_sampler(start)
+        with seeded(start.seed):
+            head = lightly("models.modules.heads").SimCLRProjectionHead(
+                start.network.dim, settings.hidden, settings.projected
+            )
+        self.heads = nn.ModuleDict({"projection": head}).to(start.device)
+        return Prepared({"temperature": settings.temperature, "batch": start.tuples})
+
+    def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
+        """Softmax cross-entropy of finding the other view among all views of the batch."""
+        # Both views at once, as published: batch-norm in the head then has no way to tell them apart.
+        projected = self.heads["projection"](torch.cat(two_views(batch.everyone.views)))
+        return OwnLoss(self._contrast(*projected.chunk(2)), view_similarities(batch))

@@ -1,0 +1,53 @@
+"""What the image-level methods have in common: tuples of one image, described in two views of the whole batch."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from insclr.data.tuples import ImageSampler
+from insclr.errors import UserError
+from insclr.methods.batch import Batch
+from insclr.methods.method import RoundStart
+
+
+def image_sampler(start: RoundStart) -> ImageSampler:
+    """Single images in every step; at least two, since they are compared with each other."""
+    if start.tuples < 2:
+        raise UserError("A batch of one image has nothing to compare: set rounds.tuples to 2 or more.")
+    return ImageSampler(len(start), start.tuples, start.seed)
+
+
+def two_views(views: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views (T, D) of the single images of a batch, from (2, T, 1, D)."""
+    return views[0, :, 0], views[1, :, 0]
+
+
+@torch.no_grad()
+def view_similarities(batch: Batch) -> dict[str, Tensor]:
+    """Mean cosine of two views of an image and of views of different images, for the log."""
+    first, second = two_views(batch.everyone.views)
+    cosines = first @ second.T  # (T, T)
+    count = len(cosines)
+    own = cosines.diagonal().sum()
+    return {
+        "positive_similarity": own / count,
+        "negative_similarity": (cosines.sum() - own) / max(1, count * (count - 1)),
+    }
+
+
+def at_most_half(wanted: int, start: RoundStart) -> int:
+    """The length of a queue: beyond half of the collection it would hold the very images it is compared with."""
+    return max(1, min(wanted, len(start) // 2))
+
+
+def slow_copy(head: nn.Module) -> nn.Module:
+    """A copy of a head that follows it instead of being trained."""
+    return copy.deepcopy(head).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(slow: nn.Module, head: nn.Module, momentum: float) -> None:
+    """Move a slow copy towards its head; `momentum` is the share of itself that it keeps."""
+    for mine, theirs in zip(slow.parameters(), head.parameters(), strict=True):
+        mine.lerp_(theirs, 1 - momentum)
