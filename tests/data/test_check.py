@@ -26,6 +26,13 @@ def test_one_line_for_every_bad_case(tmp_path: Path, bad_files: dict[str, str]) 
     assert lines[0] == f"{len(expected) + 2} images: 2 usable, {len(expected)} unreadable"
 
 
+def test_a_folder_of_nothing_but_bad_files_is_listed_and_checked(
+    tmp_path: Path, bad_files: dict[str, str]
+) -> None:
+    report = check_images(list_images(tmp_path / "bad"), workers=2)
+    assert {path for path, _ in report.unreadable} == set(bad_files)
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_sizes_and_formats(tmp_path: Path, workers: int) -> None:
     photo(100, 40).save(tmp_path / "a.jpg")

@@ -25,6 +25,9 @@ def index(
     prune: Annotated[
         bool, typer.Option("--prune", help="Drop rows whose photo is no longer listed.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
@@ -36,7 +39,9 @@ def index(
 
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(ModelDescriber(model, found), list_images(images), store, prune=prune)
+    report = index_images(
+        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
+    )
     for path, reason in report.skipped:
         typer.echo(f"unreadable: {path}: {reason}", err=True)
     typer.echo(report.summary())
