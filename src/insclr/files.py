@@ -7,6 +7,7 @@ import glob
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 import sys
@@ -18,6 +19,7 @@ from typing import TextIO
 
 _PART = ".part"
 _BEGAN = time.time()
+_NEARLY_FULL = 64_000_000  # bytes
 _FORGOTTEN = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
 
 
@@ -82,7 +84,8 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     _remove_forgotten(path)
     scratch = _aside(path)
     try:
-        yield scratch
+        with _disk_errors(path):
+            yield scratch
         # Some writers make files for the owner alone; ours are as readable as any other of the user's.
         scratch.chmod(0o666 & ~_UMASK)
         _sync(scratch)
@@ -104,7 +107,8 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     scratch = _aside(path)
     scratch.mkdir()
     try:
-        yield scratch
+        with _disk_errors(path):
+            yield scratch
         for folder, _, files in os.walk(scratch, topdown=False):
             for name in files:
                 _sync(Path(folder, name))
@@ -120,6 +124,28 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Make an OSError of what libraries say when they cannot write: some have errors of their own for it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        text = str(error)
+        if (named := re.search(r"\(os error (\d+)\)", text)) is not None:  # safetensors
+            code = int(named[1])
+        elif "No space left" in text or re.search(r"\d+ requested and \d+ written", text):  # pyarrow, numpy
+            code = errno.ENOSPC
+        elif isinstance(error, RuntimeError) and re.search(
+            r"writ\w+ (file|error|failed)", text
+        ):  # torch, faiss
+            code = errno.ENOSPC if shutil.disk_usage(path.parent).free < _NEARLY_FULL else errno.EIO
+        else:
+            raise
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """The run folder: the only state a training leaves. `RunFolder` writes and resumes it, `RunReader` only reads it."""
 
-import csv
-import fcntl
 import json
 import tomllib
 from collections.abc import Iterator
@@ -13,10 +11,12 @@ from typing import Any, Literal
 import safetensors.torch
 from torch import Tensor, nn
 
-from insclr.checkpoint import list_checkpoints, step_of
+from insclr.checkpoint import latest_step
 from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.files import whole_file
+from insclr.files import remove_leftovers, whole_file
+from insclr.lock import only_writer
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
@@ -32,6 +32,7 @@ _START = "start.json"
 _START_FC = "start.safetensors"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
+_LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
 
 
 class _Folder:
@@ -94,12 +95,12 @@ class RunFolder(_Folder):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder: a second process that would train into it is told so."""
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"Another process is training into {self.path}.") from None
+        """Hold the folder: a second process that would train into it is told so.
+
+        What a killed process left half written is removed.
+        """
+        with only_writer(self.path / ".lock", _LOCK_WAIT):
+            remove_leftovers(self.path)
             yield
 
     def images(self, current: ImageList | None) -> ImageList:
@@ -174,8 +175,8 @@ class RunFolder(_Folder):
         if not self.resumed:
             return None
         number = self.finished_rounds() + 1
-        checkpoints = list_checkpoints(self.round_folder(number))
-        return number, step_of(checkpoints[-1]) if checkpoints else -1
+        step = latest_step(self.round_folder(number))
+        return number, -1 if step is None else step
 
     def _same_recipe(self, recipe: Recipe) -> None:
         kept = load_recipe(self.path / _RECIPE)
@@ -231,19 +232,12 @@ class RunReader(_Folder):
 
     def skipped(self) -> dict[str, str]:
         """Path of every image that was left out, with the reason."""
-        reasons: dict[str, str] = {}
-        if self.skipped_file.exists():
-            # File names are bytes: surrogateescape reads even those that are not UTF-8.
-            with self.skipped_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-                reasons = {row.get("path") or "": row.get("reason") or "" for row in csv.DictReader(file)}
+        reasons = Skipped()
+        reasons.read(self.skipped_file)
         usable = self.usable()
         if usable is not None:
-            # A resumed run does not write down again why an image was left out before the interruption.
-            kept = set(usable)
-            for i, path in enumerate(self.images().paths):
-                if i not in kept:
-                    reasons.setdefault(path, "could not be read")
-        return reasons
+            reasons.add_others(self.images(), usable)
+        return dict(reasons)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every record of the log, in order."""

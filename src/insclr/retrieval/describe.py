@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, list_images
-from insclr.data.loader import default_workers
+from insclr.data.loader import begin_worker, default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, at_scale, descriptor_views
 from insclr.errors import UserError
@@ -62,7 +62,7 @@ def describe_with(
         dataset,
         batch_size=None,
         num_workers=workers,
-        worker_init_fn=_one_thread,
+        worker_init_fn=begin_worker,
         prefetch_factor=16 if workers else None,
         generator=torch.Generator(),  # its own: the loader must not draw from the run's random numbers
     )
@@ -199,7 +199,3 @@ class _Views(Dataset[_Seen]):
             return _Seen(row, reason=bad.reason)
         views = descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box)
         return _Seen(row, views, hash=content_hash(content) if self.hashed else "")
-
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)

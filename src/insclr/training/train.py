@@ -93,6 +93,7 @@ class _Training:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.skipped = Skipped()
+        self.skipped.read(run.skipped_file)  # of the part of a resumed run that is done
         workers = max(1, default_workers() // ranks.local_world)
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
@@ -130,6 +131,9 @@ class _Training:
             features = self.features.pooled(self.network, first, create_method(first.method).needs)
         with ranks.in_turn():
             self.usable = run.usable(features.seen if features else None)
+        self.skipped.add_others(self.listed, self.usable.tolist())
+        if ranks.first:
+            self.skipped.write(run.skipped_file)
         require_usable(len(self.usable), self.listed.root)
         self.images = self.listed.subset(self.usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
@@ -362,6 +366,9 @@ class _Training:
                 self.skipped.add(path, reason)
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
+            self.skipped.write(
+                self.run.skipped_file
+            )  # the model is last: a run that has one lacks nothing else
             save_model(
                 self.run.path / MODEL_NAME, self.network, self.recipe, {"images": str(len(self.images))}
             )
