@@ -89,10 +89,13 @@ def _stopped_in_order() -> Iterator[None]:
 
 
 def _leave_it_to_the_parent() -> None:
-    """Forked workers are ended by their parent, in order and without a traceback of their own."""
+    """Forked workers are ended by their parent, in order and without a traceback of their own.
+
+    A terminal sends Ctrl-C to them too, a service manager SIGTERM.
+    """
     if signal.getsignal(signal.SIGTERM) is _stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 os.register_at_fork(after_in_child=_leave_it_to_the_parent)

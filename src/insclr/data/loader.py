@@ -223,6 +223,10 @@ def _affordable(workers: int, batch_bytes: int) -> int:
 
 
 def begin_worker(_: int) -> None:
-    """Leave the cores to the network, and Ctrl-C to the main process, which ends its workers in order."""
+    """Leave the cores to the network, and the signals to the main process, which ends its workers in order.
+
+    A terminal sends Ctrl-C to the workers too, a service manager SIGTERM. They also end when their parent is gone.
+    """
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
