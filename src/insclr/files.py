@@ -6,6 +6,7 @@ import errno
 import glob
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+from insclr.errors import UserError
 
 _PART = ".part"
 _BEGAN = time.time()
@@ -60,6 +63,16 @@ def is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 (Path.exists raises where a name is too long)
 
 
+def read_json(path: Path) -> Any:
+    """The value in a JSON file that we wrote; UserError when it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}): restore it, or make the folder that it lies in again."
+        ) from error
+
+
 def content_hash(content: bytes) -> str:
     """The hash by which a file's content is known in a store."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -92,7 +105,8 @@ def whole_file(path: Path | str) -> Iterator[Path]:
         scratch.replace(path)
         _sync(path.parent)
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it must not hide what went wrong before
+            scratch.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -105,9 +119,9 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     _make_folder(path.parent)
     _remove_forgotten(path)
     scratch = _aside(path)
-    scratch.mkdir()
     try:
         with _disk_errors(path):
+            scratch.mkdir()
             yield scratch
         for folder, _, files in os.walk(scratch, topdown=False):
             for name in files:
@@ -133,6 +147,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
+            if not error.filename or _PART in str(error.filename):
+                error.filename = str(path)
             raise
         text = str(error)
         if (named := re.search(r"\(os error (\d+)\)", text)) is not None:  # safetensors

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from insclr.checkpoint import latest_step
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.files import remove_leftovers, whole_file
+from insclr.files import read_json, remove_leftovers, whole_file
 from insclr.lock import only_writer
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
@@ -63,7 +64,7 @@ class _Folder:
         file = self._inspection_file(round_number, moment)
         if moment == "end" and not file.exists():
             file = self._inspection_file(round_number + 1, "start")
-        return dict(json.loads(file.read_text())) if file.exists() else None
+        return dict(read_json(file)) if file.exists() else None
 
     def _inspection_file(self, round_number: int, moment: Moment) -> Path:
         return self.round_folder(round_number) / f"inspection-{moment}.json"
@@ -110,7 +111,7 @@ class RunFolder(_Folder):
         """
         file = self.path / _IMAGES
         if file.exists():
-            kept = json.loads(file.read_text())
+            kept = read_json(file)
             return ImageList(Path(kept["root"]), tuple(kept["paths"]))
         assert current is not None
         with whole_file(file) as scratch:
@@ -125,7 +126,7 @@ class RunFolder(_Folder):
         if seen is not None and not file.exists():
             with whole_file(file) as scratch:
                 safetensors.torch.save_file({"ids": seen}, scratch)
-        return safetensors.torch.load_file(file)["ids"]
+        return _tensors(file)["ids"]
 
     def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""
@@ -137,16 +138,16 @@ class RunFolder(_Folder):
     def size(self) -> InstanceSize:
         """How many pictures a thing has, as estimated at the start."""
         file = self.path / _START
-        return InstanceSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
+        return InstanceSize(**read_json(file)["size"]) if file.exists() else UNKNOWN
 
     def start_fc(self) -> dict[str, Tensor]:
         """Weight and bias that the fully connected layer started with."""
-        return safetensors.torch.load_file(self.path / _START_FC)
+        return _tensors(self.path / _START_FC)
 
     def start_reasons(self) -> list[str]:
         """Why the run started as it did."""
         file = self.path / _START
-        return list(json.loads(file.read_text())["reasons"]) if file.exists() else []
+        return list(read_json(file)["reasons"]) if file.exists() else []
 
     def save_inspection(self, round_number: int, moment: Moment, inspection: dict[str, Any]) -> None:
         """Keep what the method decides for some anchors at this moment, as plain JSON values."""
@@ -168,7 +169,7 @@ class RunFolder(_Folder):
 
     def load_round(self, number: int, network: DescriptorNetwork) -> None:
         """Give the network the weights that round `number` ended with."""
-        network.load_state_dict(safetensors.torch.load_file(self.round_folder(number) / _END))
+        network.load_state_dict(_tensors(self.round_folder(number) / _END))
 
     def resume_point(self) -> tuple[int, int] | None:
         """(round, step) that a resumed run goes on from; None for a new run."""
@@ -192,6 +193,15 @@ class RunFolder(_Folder):
         )
 
 
+def _tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise UserError(
+            f"{file} is damaged ({error}): remove what is newer than it, and go on with --resume."
+        ) from error
+
+
 class RunReader(_Folder):
     """A run folder as it is now: finished, still being written, interrupted, or of another version."""
 
@@ -210,7 +220,7 @@ class RunReader(_Folder):
     @property
     def recipe_text(self) -> str:
         """The recipe as it was written, comments included."""
-        return (self.path / _RECIPE).read_text()
+        return (self.path / _RECIPE).read_text(errors="replace")
 
     def recipe(self) -> dict[str, Any]:
         """The recipe as plain tables, whatever version wrote it."""
@@ -222,13 +232,13 @@ class RunReader(_Folder):
     def images(self) -> ImageList:
         """All images that were found; none if the run has not listed them yet."""
         file = self.path / _IMAGES
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        kept = read_json(file) if file.exists() else {}
         return ImageList(Path(kept.get("root", ".")), tuple(kept.get("paths", ())))
 
     def usable(self) -> list[int] | None:
         """Ids of the images that could be read, ascending; None if that is not known yet."""
         file = self.path / _USABLE
-        return safetensors.torch.load_file(file)["ids"].tolist() if file.exists() else None
+        return _tensors(file)["ids"].tolist() if file.exists() else None
 
     def skipped(self) -> dict[str, str]:
         """Path of every image that was left out, with the reason."""

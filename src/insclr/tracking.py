@@ -51,7 +51,7 @@ class Tracker:
 
     def _forget_after(self, last_round: int, last_step: int) -> None:
         """Drop what an interrupted run wrote after its last checkpoint: it will be written again."""
-        records = _whole_records(self.path.read_text())
+        records = _whole_records(self.path.read_text(errors="replace"))
         kept = [record for record in records if _before_checkpoint(record, (last_round, last_step))]
         with whole_file(self.path) as scratch:
             scratch.write_text("".join(f"{json.dumps(record)}\n" for record in kept))
@@ -85,7 +85,7 @@ class SilentTracker(Tracker):
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All records of a run, in order."""
     path = folder / "metrics.jsonl"
-    return list(_whole_records(path.read_text())) if path.exists() else []
+    return list(_whole_records(path.read_text(errors="replace"))) if path.exists() else []
 
 
 def _whole_records(text: str) -> Iterator[dict[str, Any]]:
