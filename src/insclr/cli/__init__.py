@@ -69,7 +69,9 @@ def _disk_sentence(error: OSError) -> str | None:
 
 
 def _end(message: str, status: int) -> None:
-    print(f"insclr: {message}", file=sys.stderr)
+    from insclr.data.cells import one_line
+
+    print("\n".join(map(one_line, f"insclr: {message}".split("\n"))), file=sys.stderr)
     sys.exit(status)
 
 

@@ -31,6 +31,7 @@ def index(
     device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
+    from insclr.data.cells import one_line
     from insclr.data.images import list_images
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
@@ -43,7 +44,7 @@ def index(
         ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
     )
     for path, reason in report.skipped:
-        typer.echo(f"unreadable: {path}: {reason}", err=True)
+        typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
 
 
@@ -79,6 +80,7 @@ def duplicates(
     store: StoreName, as_json: Annotated[bool, typer.Option("--json", help="One JSON line a group.")] = False
 ) -> None:
     """Groups of near-identical photos."""
+    from insclr.data.cells import one_line
     from insclr.retrieval.duplicates import duplicates as find_duplicates
     from insclr.retrieval.store import open_store
 
@@ -88,7 +90,7 @@ def duplicates(
     finally:
         opened.close()
     for group in groups:
-        typer.echo(json.dumps(group) if as_json else "\n  ".join(group))
+        typer.echo(json.dumps(group) if as_json else "\n  ".join(map(one_line, group)))
     if not as_json:
         typer.echo(f"{len(groups)} groups of near-identical photos")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.files import content_hash
@@ -57,7 +58,8 @@ class CheckReport:
         groups = f" in {len(self.duplicates)} groups" if self.duplicates else ""
         found.append(f"exact duplicates: {self.surplus}{groups}")
         found += [f"unreadable: {path}: {reason}" for path, reason in self.unreadable]
-        return found + [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
+        found += [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
+        return [one_line(line) for line in found]
 
 
 def check_images(images: ImageList, workers: int = 2) -> CheckReport:

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from insclr.data.cells import safe_cell, text_of_cell
 from insclr.data.images import ImageList
 from insclr.files import whole_file
 
@@ -41,7 +42,7 @@ class Skipped:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             for row in csv.DictReader(file):
                 if row.get("path"):
-                    self.add(row["path"], row.get("reason") or "")
+                    self.add(text_of_cell(row["path"]), text_of_cell(row.get("reason") or ""))
 
     def write(self, path: str | Path) -> None:
         """Write skipped.csv with the columns path, reason; with nothing skipped it holds the header alone."""
@@ -52,4 +53,4 @@ class Skipped:
         ):
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["path", "reason"])
-            rows.writerows(self._reasons.items())
+            rows.writerows((safe_cell(path), safe_cell(reason)) for path, reason in self)
