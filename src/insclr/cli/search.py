@@ -125,18 +125,50 @@ def serve(
         str, typer.Option(help="Address to listen on; others than this machine need it.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    token: Annotated[str, typer.Option(help="If given, every request must carry it.")] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that every request must carry.")
+    ] = None,
+    make_token: Annotated[
+        bool, typer.Option("--make-token", help="Make a token and print it once, in the address.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve other machines without a token.")
+    ] = False,
+    root_path: Annotated[str, typer.Option(help="Where a proxy shows the page, such as /photos.")] = "",
+    name: Annotated[
+        list[str] | None, typer.Option(help="Host name that the page is asked for by, such as a proxy's.")
+    ] = None,
+    proxy: Annotated[
+        str, typer.Option(help="Address of a proxy whose X-Forwarded headers are believed.")
+    ] = "",
+    token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
     device: Device = "auto",
 ) -> None:
     """Search by photo in the browser."""
+    from insclr.errors import UserError
     from insclr.web.server import open_served
     from insclr.web.server import serve as serve_page
-    from insclr.web.settings import ServeSettings
+    from insclr.web.settings import ServeSettings, find_token
 
-    settings = ServeSettings(host=host, port=port, token=token)
+    if token:
+        raise UserError(
+            "A token on the command line can be read by everybody on this machine: write it into a file and give "
+            "that as --token-file, or set INSCLR_TOKEN, or let --make-token make one."
+        )
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        token=find_token(token_file, make_token),
+        insecure=insecure,
+        root_path=root_path,
+        names=tuple(one.lower() for one in name or ()),
+        proxy=proxy,
+    )
     stores = open_served([store, *([before] if before else [])], [model], device)
-    typer.echo(f"open {settings.address} (Ctrl-C stops it)")
+    # Only a token that nobody has seen yet is shown.
+    query = f"?token={settings.token}" if make_token else "?token=..." if settings.token else ""
+    typer.echo(f"open {settings.address}{query} (Ctrl-C stops it)")
     serve_page(stores, settings)
 
 
