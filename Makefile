@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow attack soak lint bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/insclr demo --out demo
@@ -18,6 +18,13 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# Kills, hostile files, crowds of clients, fuzzing: minutes with attack, about an hour with soak (docs/security.md).
+attack: $(VENV)/.dev
+	$(BIN)/pytest -m attack tests/attack
+
+soak: $(VENV)/.dev
+	INSCLR_SOAK=1 $(BIN)/pytest -m attack tests/attack
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py

@@ -1,9 +1,13 @@
+import io
+import pickle
+import random
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from insclr.checkpoint import list_checkpoints, load_latest, save_checkpoint, step_of
+from insclr.checkpoint import latest_step, list_checkpoints, load_latest, save_checkpoint, step_of
 from insclr.errors import UserError
 
 
@@ -23,6 +27,33 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     newest.write_bytes(newest.read_bytes()[:40])
     state = load_latest(tmp_path)
     assert state == {"step": 10}
+
+
+def _zip_of_nothing() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", b"no pickle")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\0" * 4096,
+        random.Random(0).randbytes(4096),
+        b"hello, world",
+        pickle.dumps([1, 2]),
+        pickle.dumps(Path("x")),
+        _zip_of_nothing(),
+    ],
+)
+def test_garbage_is_passed_over_and_counts_as_no_step(tmp_path: Path, garbage: bytes) -> None:
+    for step in (10, 20):
+        save_checkpoint(tmp_path, step, {"step": step}, keep=2)
+    list_checkpoints(tmp_path)[-1].write_bytes(garbage)
+    assert load_latest(tmp_path) == {"step": 10}
+    assert latest_step(tmp_path) == 10
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,28 @@ def test_evaluate_prints_and_writes_the_numbers(
     assert {"map", "r@1", "r@5", "r@10"} <= numbers.keys()
     assert (numbers["queries"], numbers["images"]) == (48, 48)
     assert f"{numbers['map']:.2f}" in shown
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
+    small_collection: Path, tmp_path: Path, sent: signal.Signals
+) -> None:
+    images = tmp_path / "list.txt"  # enough for some seconds of work
+    for copy in range(8):
+        shutil.copytree(small_collection, tmp_path / str(copy))
+    images.write_text("\n".join(str(file) for file in sorted(tmp_path.glob("*/*.png"))))
+    command = [sys.executable, "-m", "insclr", "index", "pretrained:efficientnet_lite0", images]
+    with subprocess.Popen(
+        [*command, "--store", tmp_path / "store"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        while not (tmp_path / "store" / "writer.lock").exists() and run.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        # A terminal sends Ctrl-C to the workers too.
+        os.killpg(run.pid, sent)
+        _, said = run.communicate(timeout=30)
+    assert (run.returncode, said) == (
+        128 + sent,
+        "insclr: stopped. What was written is whole: the same command goes on from there, "
+        "a training with --resume.\n",
+    )

@@ -1,8 +1,13 @@
+import os
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from insclr.files import whole_file, whole_folder
+from insclr.files import open_file, read_bytes, remove_leftovers, whole_file, whole_folder
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -43,3 +48,99 @@ def test_files_are_readable_for_others_as_usual(tmp_path: Path) -> None:
     with whole_file(tmp_path / "ours") as scratch:
         scratch.touch(mode=0o600)
     assert (tmp_path / "ours").stat().st_mode == plain.stat().st_mode
+
+
+def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name, reason in {
+            "pipe": "not a regular file",
+            "endless": "not a regular file",
+            "socket": "not a regular file",
+            "folder": "a folder, not a file",
+            "loop": "Too many levels of symbolic links",
+        }.items():
+            with pytest.raises(OSError, match=reason):
+                open_file(tmp_path / name)
+
+
+def test_a_file_that_becomes_a_pipe_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    regular = (tmp_path / "file").stat()
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(os, "stat", lambda _: regular)  # what was there a moment ago
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="not a regular file"):
+        open_file(tmp_path / "pipe")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_no_more_than_the_limit_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100)
+    assert read_bytes(tmp_path / "file", 100) == b"x" * 100
+    with pytest.raises(OSError, match="too large"):
+        read_bytes(tmp_path / "file", 99)
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "round-1").mkdir()
+    old = tmp_path / "round-1" / ".step-1.pt.01234567.part"
+    live = tmp_path / ".model.01234567.part"
+    for file in (old, live, tmp_path / "a.part"):
+        file.write_text("half")
+    os.utime(old, (1e9, 1e9))
+    remove_leftovers(tmp_path)
+    assert (old.exists(), live.exists(), (tmp_path / "a.part").exists()) == (False, True, True)
+
+
+def test_a_scratch_file_of_last_week_goes_when_its_target_is_written_again(tmp_path: Path) -> None:
+    old, other = tmp_path / ".result.01234567.part", tmp_path / ".results.01234567.part"
+    for file in (old, other):
+        file.write_text("half")
+        os.utime(file, (1e9, 1e9))
+    with whole_file(tmp_path / "result") as scratch:
+        scratch.write_text("whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".results.01234567.part", "result"]
+
+
+def test_a_folder_is_never_absent_while_it_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "sheets"
+    with whole_folder(target) as scratch:
+        (scratch / "page").write_text("0")
+    watch = (
+        "import os, sys\nmissing = 0\nprint('ready', flush=True)\n"
+        "while not os.path.exists(sys.argv[2]):\n"
+        "    try: open(sys.argv[1]).read()\n"
+        "    except FileNotFoundError: missing += 1\n"
+        "print(missing)"
+    )
+    stop = tmp_path / "stop"
+    with subprocess.Popen(
+        [sys.executable, "-c", watch, target / "page", stop], stdout=subprocess.PIPE, text=True
+    ) as watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "ready\n"
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            with whole_folder(target) as scratch:
+                (scratch / "page").write_text("next")
+        stop.touch()
+        assert watcher.stdout.read() == "0\n"
+
+
+def test_where_folders_cannot_be_swapped_they_are_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "elsewhere")
+    target = tmp_path / "sheets"
+    for text in ("first", "second"):
+        with whole_folder(target) as scratch:
+            (scratch / "page").write_text(text)
+    assert (target / "page").read_text() == "second"
+    assert list(tmp_path.iterdir()) == [target]

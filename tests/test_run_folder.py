@@ -1,5 +1,8 @@
 import json
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 import safetensors.torch
@@ -56,3 +59,32 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
     (tmp_path / "recipe.toml").write_text("name = ")
     with pytest.raises(UserError, match=r"recipe\.toml is not valid TOML"):
         RunReader(tmp_path).recipe()
+
+
+HOLD = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_resume_waits_for_the_workers_of_a_killed_run(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    half = run.path / ".model.safetensors.01234567.part"
+    half.write_text("half")
+    os.utime(half, (1e9, 1e9))
+    command = [sys.executable, "-c", HOLD, run.path / ".lock"]
+    with subprocess.Popen([*command, "1"], stdout=subprocess.PIPE, text=True) as orphan:
+        assert orphan.stdout.readline() == "held\n"
+        began = time.monotonic()
+        with run.writing():
+            assert 0.5 < time.monotonic() - began < 9
+            assert not half.exists()
+    monkeypatch.setattr("insclr.run_folder._LOCK_WAIT", 0.2)
+    with subprocess.Popen([*command, "60"], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="busy with"), run.writing():
+            pass
+        other.kill()

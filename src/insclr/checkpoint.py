@@ -3,7 +3,7 @@
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,24 @@ def step_of(checkpoint: Path) -> int:
 
 def load_latest(folder: Path) -> dict[str, Any] | None:
     """The newest checkpoint that can be read, or None where there is none."""
+    return next((state for _, state in _readable(folder)), None)
+
+
+def latest_step(folder: Path) -> int | None:
+    """The step of the checkpoint that `load_latest` gives, without reading its tensors."""
+    return next((step_of(path) for path, _ in _readable(folder, mmap=True)), None)
+
+
+def _readable(folder: Path, *, mmap: bool = False) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The checkpoints that can be read, newest first."""
     for path in reversed(list_checkpoints(folder)):
         try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, ValueError) as error:
-            logger.warning("%s cannot be read (%s): trying the one before it", path, error)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+            if not isinstance(state, dict):
+                raise TypeError(f"holds {type(state).__name__}")
+        # Garbage makes torch's reader raise nearly anything: UnpicklingError, KeyError, AssertionError, ...
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            logger.warning("%s cannot be read (%s): trying the one before it", path, reason)
             continue
-        return state
-    return None
+        yield path, state

@@ -1,52 +1,235 @@
-"""Files and folders that appear under their final name only when they are whole."""
+"""Opening the user's files, and writing files and folders that appear only when they are whole and on disk."""
 
 import contextlib
+import ctypes
+import errno
+import glob
+import hashlib
+import io
+import json
 import os
+import re
 import shutil
+import stat
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
+
+from insclr.errors import UserError
+
+_PART = ".part"
+_BEGAN = time.time()
+_NEARLY_FULL = 64_000_000  # bytes
+_FORGOTTEN = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
+
+
+def open_file(path: Path | str) -> io.BufferedReader:
+    """Open a user's file for reading; OSError when it is a folder, a pipe, a device or a socket.
+
+    Those could hold up a run for ever or never end, so they are not even opened. The second look is at what was
+    opened: a file may be replaced after the first one.
+    """
+    _require_regular(os.stat(path), path)  # noqa: PTH116 (fstat below has no Path form either)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _require_regular(os.fstat(handle), path)
+        return open(handle, "rb")  # noqa: PTH123 (of a handle, and the caller closes it)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def open_text(path: Path | str, encoding: str = "utf-8", newline: str | None = None) -> TextIO:
+    """Open a user's text file like `open_file`."""
+    return io.TextIOWrapper(open_file(path), encoding=encoding, newline=newline)
+
+
+def read_bytes(path: Path | str, limit: int) -> bytes:
+    """The content of a user's file; OSError (EFBIG) when there are more than `limit` bytes."""
+    with open_file(path) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        content = opened.read(limit + 1) if size <= limit else b""
+    if size > limit or len(content) > limit:
+        size = max(size, len(content))
+        raise OSError(errno.EFBIG, f"too large: {size / 1e6:.0f} MB, limit {limit / 1e6:.0f}", str(path))
+    return content
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something under this name; no for names that the system does not even take."""
+    return os.path.exists(path)  # noqa: PTH110 (Path.exists raises where a name is too long)
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file that we wrote; UserError when it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}): restore it, or make the folder that it lies in again."
+        ) from error
+
+
+def content_hash(content: bytes) -> str:
+    """The hash by which a file's content is known in a store."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _require_regular(status: os.stat_result, path: Path | str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 @contextlib.contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
-    """Yield a scratch path beside `path`; on success it is flushed to disk and renamed to `path`.
+    """Yield a scratch path beside `path`; on success it is written to disk and renamed to `path`.
 
-    On any error the scratch file is removed and what `path` held before is untouched.
+    After a crash or a power cut `path` holds the old content or the new one, whole; once the block has ended, the
+    new one. On any error the scratch file is removed and what `path` held before is untouched.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
+    _remove_forgotten(path)
     scratch = _aside(path)
     try:
-        yield scratch
-        with scratch.open("rb") as written:
-            os.fsync(written.fileno())
+        with _disk_errors(path):
+            yield scratch
         # Some writers make files for the owner alone; ours are as readable as any other of the user's.
         scratch.chmod(0o666 & ~_UMASK)
+        _sync(scratch)
         scratch.replace(path)
+        _sync(path.parent)
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it must not hide what went wrong before
+            scratch.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def whole_folder(path: Path | str) -> Iterator[Path]:
-    """Yield a scratch folder beside `path`; on success it takes the name `path`, replacing an old one."""
+    """Yield a scratch folder beside `path`; on success it takes the name `path` at once, replacing an old one.
+
+    What is said of `whole_file` holds here too.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
+    _remove_forgotten(path)
     scratch = _aside(path)
-    scratch.mkdir()
     try:
-        yield scratch
-        if path.exists():
-            # A folder cannot be renamed over a full one: move the old one away first.
+        with _disk_errors(path):
+            scratch.mkdir()
+            yield scratch
+        for folder, _, files in os.walk(scratch, topdown=False):
+            for name in files:
+                _sync(Path(folder, name))
+            _sync(Path(folder))
+        if not path.exists():
+            scratch.rename(path)
+        elif not _exchange(scratch, path):
+            # This file system cannot swap two folders: for a moment `path` is not there.
             old = _aside(path)
             path.rename(old)
             scratch.rename(path)
-            shutil.rmtree(old)
-        else:
-            scratch.rename(path)
+            old.rename(scratch)
+        _sync(path.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Make an OSError of what libraries say when they cannot write: some have errors of their own for it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            if not error.filename or _PART in str(error.filename):
+                error.filename = str(path)
+            raise
+        text = str(error)
+        if (named := re.search(r"\(os error (\d+)\)", text)) is not None:  # safetensors
+            code = int(named[1])
+        elif "No space left" in text or re.search(r"\d+ requested and \d+ written", text):  # pyarrow, numpy
+            code = errno.ENOSPC
+        elif isinstance(error, RuntimeError) and re.search(
+            r"writ\w+ (file|error|failed)", text
+        ):  # torch, faiss
+            code = errno.ENOSPC if shutil.disk_usage(path.parent).free < _NEARLY_FULL else errno.EIO
+        else:
+            raise
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the scratch files that a killed process left anywhere in `folder`.
+
+    Call it only while nobody else writes there. What was written since this process began stays: it may belong to
+    another rank of the same run.
+    """
+    for scratch in folder.rglob(f".*{_PART}"):
+        _remove_if_older(scratch, _BEGAN)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, and its own name too."""
+    _sync(folder)
+    _sync(folder.absolute().parent)
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot do it for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
+    finally:
+        os.close(handle)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    at_cwd, exchange = -100, 2
+    if rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _remove_forgotten(path: Path) -> None:
+    """Remove scratch files of `path` that are so old that nobody is writing them any more."""
+    for scratch in path.parent.glob(f".{glob.escape(path.name)}.*{_PART}"):
+        _remove_if_older(scratch, time.time() - _FORGOTTEN)
+
+
+def _remove_if_older(scratch: Path, moment: float) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if scratch.lstat().st_mtime >= moment:
+            return
+        if scratch.is_dir():
+            shutil.rmtree(scratch, ignore_errors=True)
+        else:
+            scratch.unlink()
 
 
 def _read_umask() -> int:
@@ -60,4 +243,4 @@ _UMASK = _read_umask()
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_PART}")

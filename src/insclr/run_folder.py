@@ -1,7 +1,5 @@
 """The run folder: the only state a training leaves. `RunFolder` writes and resumes it, `RunReader` only reads it."""
 
-import csv
-import fcntl
 import json
 import tomllib
 from collections.abc import Iterator
@@ -10,13 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from insclr.checkpoint import list_checkpoints, step_of
+from insclr.checkpoint import latest_step
 from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.files import whole_file
+from insclr.files import read_json, remove_leftovers, whole_file
+from insclr.lock import only_writer
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
@@ -32,6 +33,7 @@ _START = "start.json"
 _START_FC = "start.safetensors"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
+_LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
 
 
 class _Folder:
@@ -62,7 +64,7 @@ class _Folder:
         file = self._inspection_file(round_number, moment)
         if moment == "end" and not file.exists():
             file = self._inspection_file(round_number + 1, "start")
-        return dict(json.loads(file.read_text())) if file.exists() else None
+        return dict(read_json(file)) if file.exists() else None
 
     def _inspection_file(self, round_number: int, moment: Moment) -> Path:
         return self.round_folder(round_number) / f"inspection-{moment}.json"
@@ -94,12 +96,12 @@ class RunFolder(_Folder):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder: a second process that would train into it is told so."""
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"Another process is training into {self.path}.") from None
+        """Hold the folder: a second process that would train into it is told so.
+
+        What a killed process left half written is removed.
+        """
+        with only_writer(self.path / ".lock", _LOCK_WAIT):
+            remove_leftovers(self.path)
             yield
 
     def images(self, current: ImageList | None) -> ImageList:
@@ -109,7 +111,7 @@ class RunFolder(_Folder):
         """
         file = self.path / _IMAGES
         if file.exists():
-            kept = json.loads(file.read_text())
+            kept = read_json(file)
             return ImageList(Path(kept["root"]), tuple(kept["paths"]))
         assert current is not None
         with whole_file(file) as scratch:
@@ -124,7 +126,7 @@ class RunFolder(_Folder):
         if seen is not None and not file.exists():
             with whole_file(file) as scratch:
                 safetensors.torch.save_file({"ids": seen}, scratch)
-        return safetensors.torch.load_file(file)["ids"]
+        return _tensors(file)["ids"]
 
     def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""
@@ -136,16 +138,16 @@ class RunFolder(_Folder):
     def size(self) -> InstanceSize:
         """How many images an instance has, as estimated at the start."""
         file = self.path / _START
-        return InstanceSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
+        return InstanceSize(**read_json(file)["size"]) if file.exists() else UNKNOWN
 
     def start_fc(self) -> dict[str, Tensor]:
         """Weight and bias that the fully connected layer started with."""
-        return safetensors.torch.load_file(self.path / _START_FC)
+        return _tensors(self.path / _START_FC)
 
     def start_reasons(self) -> list[str]:
         """Why the run started as it did."""
         file = self.path / _START
-        return list(json.loads(file.read_text())["reasons"]) if file.exists() else []
+        return list(read_json(file)["reasons"]) if file.exists() else []
 
     def save_inspection(self, round_number: int, moment: Moment, inspection: dict[str, Any]) -> None:
         """Keep what the method decides for some anchors at this moment, as plain JSON values."""
@@ -167,15 +169,15 @@ class RunFolder(_Folder):
 
     def load_round(self, number: int, network: DescriptorNetwork) -> None:
         """Give the network the weights that round `number` ended with."""
-        network.load_state_dict(safetensors.torch.load_file(self.round_folder(number) / _END))
+        network.load_state_dict(_tensors(self.round_folder(number) / _END))
 
     def resume_point(self) -> tuple[int, int] | None:
         """(round, step) that a resumed run goes on from; None for a new run."""
         if not self.resumed:
             return None
         number = self.finished_rounds() + 1
-        checkpoints = list_checkpoints(self.round_folder(number))
-        return number, step_of(checkpoints[-1]) if checkpoints else -1
+        step = latest_step(self.round_folder(number))
+        return number, -1 if step is None else step
 
     def _same_recipe(self, recipe: Recipe) -> None:
         kept = load_recipe(self.path / _RECIPE)
@@ -189,6 +191,15 @@ class RunFolder(_Folder):
             f"{self.path} holds a run with another recipe: {'; '.join(changed[:5])}. "
             f"Resume it with the same settings, or choose another --out."
         )
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise UserError(
+            f"{file} is damaged ({error}): remove what is newer than it, and go on with --resume."
+        ) from error
 
 
 class RunReader(_Folder):
@@ -209,7 +220,7 @@ class RunReader(_Folder):
     @property
     def recipe_text(self) -> str:
         """The recipe as it was written, comments included."""
-        return (self.path / _RECIPE).read_text()
+        return (self.path / _RECIPE).read_text(errors="replace")
 
     def recipe(self) -> dict[str, Any]:
         """The recipe as plain tables, whatever version wrote it."""
@@ -221,29 +232,22 @@ class RunReader(_Folder):
     def images(self) -> ImageList:
         """All images that were found; none if the run has not listed them yet."""
         file = self.path / _IMAGES
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        kept = read_json(file) if file.exists() else {}
         return ImageList(Path(kept.get("root", ".")), tuple(kept.get("paths", ())))
 
     def usable(self) -> list[int] | None:
         """Ids of the images that could be read, ascending; None if that is not known yet."""
         file = self.path / _USABLE
-        return safetensors.torch.load_file(file)["ids"].tolist() if file.exists() else None
+        return _tensors(file)["ids"].tolist() if file.exists() else None
 
     def skipped(self) -> dict[str, str]:
         """Path of every image that was left out, with the reason."""
-        reasons: dict[str, str] = {}
-        if self.skipped_file.exists():
-            # File names are bytes: surrogateescape reads even those that are not UTF-8.
-            with self.skipped_file.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-                reasons = {row.get("path") or "": row.get("reason") or "" for row in csv.DictReader(file)}
+        reasons = Skipped()
+        reasons.read(self.skipped_file)
         usable = self.usable()
         if usable is not None:
-            # A resumed run does not write down again why an image was left out before the interruption.
-            kept = set(usable)
-            for i, path in enumerate(self.images().paths):
-                if i not in kept:
-                    reasons.setdefault(path, "could not be read")
-        return reasons
+            reasons.add_others(self.images(), usable)
+        return dict(reasons)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every record of the log, in order."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,13 @@ class Tracker:
         """Note something that happened before `step`: a start, an evaluation, what calibration chose."""
         self._write({"round": round_number, "step": step, "event": event, **values})
 
+    def sync(self) -> None:
+        """Put what was written so far on disk: a checkpoint that follows must not outlive its records."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
-        """Flush and close."""
+        """Sync and close."""
+        self.sync()
         self._file.close()
         if self._board is not None:
             self._board.close()
@@ -45,10 +51,19 @@ class Tracker:
 
     def _forget_after(self, last_round: int, last_step: int) -> None:
         """Drop what an interrupted run wrote after its last checkpoint: it will be written again."""
-        records = _whole_records(self.path.read_text())
-        kept = [record for record in records if (record["round"], record["step"]) < (last_round, last_step)]
+        records = _whole_records(self.path.read_text(errors="replace"))
+        kept = [record for record in records if _before_checkpoint(record, (last_round, last_step))]
         with whole_file(self.path) as scratch:
             scratch.write_text("".join(f"{json.dumps(record)}\n" for record in kept))
+
+
+def _before_checkpoint(record: dict[str, Any], point: tuple[int, int]) -> bool:
+    """Whether a record was written before the checkpoint of this (round, step).
+
+    The numbers of the step itself and its plan are; its end and the guard's word come after.
+    """
+    where = (record["round"], record["step"])
+    return where < point or (where == point and point[1] >= 0 and record.get("event") in (None, "planned"))
 
 
 class SilentTracker(Tracker):
@@ -56,6 +71,9 @@ class SilentTracker(Tracker):
 
     def __init__(self) -> None:
         self._board = None
+
+    def sync(self) -> None:
+        """Nothing was written."""
 
     def close(self) -> None:
         """Nothing was opened."""
@@ -67,7 +85,7 @@ class SilentTracker(Tracker):
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All records of a run, in order."""
     path = folder / "metrics.jsonl"
-    return list(_whole_records(path.read_text())) if path.exists() else []
+    return list(_whole_records(path.read_text(errors="replace"))) if path.exists() else []
 
 
 def _whole_records(text: str) -> Iterator[dict[str, Any]]:

@@ -47,5 +47,12 @@ def bad_files(tmp_path: Path) -> dict[str, str]:
         (folder / name).write_bytes(content)
     (folder / "gone.jpg").symlink_to(folder / "nowhere.jpg")
     os.mkfifo(folder / "pipe.jpg")
+    (folder / "endless.jpg").symlink_to("/dev/zero")
+    (folder / "loop.jpg").symlink_to(folder / "loop.jpg")
     reasons = {name: reason for name, (_, reason) in made.items()}
-    return reasons | {"gone.jpg": "file not found", "pipe.jpg": "not a regular file"}
+    return reasons | {
+        "gone.jpg": "file not found",
+        "pipe.jpg": "not a regular file",
+        "endless.jpg": "not a regular file",
+        "loop.jpg": "cannot be read: Too many levels of symbolic links",
+    }

@@ -20,14 +20,21 @@ def jpeg_bytes(image: Image.Image, **options: object) -> bytes:
     return stream.getvalue()
 
 
-def png_claiming(width: int, height: int) -> bytes:
-    """A PNG of a few dozen bytes whose header claims a picture of the given size."""
+def repeated_scans(image: Image.Image, times: int) -> bytes:
+    """A progressive JPEG whose last scan comes `times` times more: small, and slow to decode."""
+    content = jpeg_bytes(image, progressive=True, quality=30)
+    last = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + times * last + content[-2:]
+
+
+def png_claiming(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
+    """A PNG of a few dozen bytes whose header claims a picture of the given size (colour 2 = RGB, 6 = RGBA)."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
             struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
         )
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + data

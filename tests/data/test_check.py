@@ -26,6 +26,23 @@ def test_one_line_for_every_bad_case(tmp_path: Path, bad_files: dict[str, str]) 
     assert lines[0] == f"{len(expected) + 2} images: 2 usable, {len(expected)} unreadable"
 
 
+def test_a_folder_of_nothing_but_bad_files_is_listed_and_checked(
+    tmp_path: Path, bad_files: dict[str, str]
+) -> None:
+    report = check_images(list_images(tmp_path / "bad"), workers=2)
+    assert {path for path, _ in report.unreadable} == set(bad_files)
+
+
+def test_a_name_with_a_line_end_stays_on_its_line(tmp_path: Path) -> None:
+    name = "a\nunreadable: photo.jpg: stolen.jpg"
+    (tmp_path / name).write_bytes(b"no image")
+    photo(8, 8).save(tmp_path / "photo.jpg")
+    lines = check_images(list_images(tmp_path), workers=1).lines()
+    assert [line for line in lines if line.startswith("unreadable")] == [
+        r"unreadable: a\nunreadable: photo.jpg: stolen.jpg: not an image (or of an unknown format)"
+    ]
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_sizes_and_formats(tmp_path: Path, workers: int) -> None:
     photo(100, 40).save(tmp_path / "a.jpg")

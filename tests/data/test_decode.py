@@ -11,7 +11,7 @@ import pytest
 from made_files import jpeg_bytes, photo, png_claiming
 from PIL import Image
 
-from insclr.data import decode as decode_module
+from insclr.data import decode_limits
 from insclr.data.decode import BadImage, Header, crop_box, decode, read_header
 from insclr.errors import UserError
 
@@ -189,11 +189,11 @@ def test_a_folder_is_a_bad_image(tmp_path: Path) -> None:
 
 def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Permission bits do not bind root, so the refusal itself is played.
-    def refuse(self: Path, *_args: object, **_more: object) -> NoReturn:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(file: Path, *_more: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(file))
 
     photo(8, 8).save(tmp_path / "x.jpg")
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert reason(tmp_path / "x.jpg") == "permission denied"
 
 
@@ -209,7 +209,7 @@ def test_pixel_limit_is_ours_and_not_pillows(
     monkeypatch: pytest.MonkeyPatch, pillow_limit: int | None
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillow_limit)
-    limit_side = int(decode_module.MAX_PIXELS**0.5)
+    limit_side = int(decode_limits.MAX_PIXELS**0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         assert decode(saved(photo(40, 30), "PNG")).size == (40, 30)

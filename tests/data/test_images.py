@@ -186,3 +186,14 @@ def test_fewer_than_two_usable_images_is_an_error() -> None:
     require_usable(2, "photos")
     with pytest.raises(UserError, match=r"photos has 1 usable image; at least 2.*insclr check photos"):
         require_usable(1, "photos")
+
+
+def test_a_list_that_is_a_pipe_or_names_impossible_paths_is_a_user_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(UserError, match="not a regular file"):
+        list_images(tmp_path / "pipe.txt")
+    (tmp_path / "list.txt").write_text("x" * 5000 + "\n" + "y" * 300 + ".jpg\n")
+    with pytest.raises(UserError, match="does not exist"):
+        list_images(tmp_path / "list.txt")
+    with pytest.raises(UserError, match="does not exist"):
+        list_images(tmp_path / ("z" * 300))

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.data.decode import BadImage, Box, crop_box, decode
+from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.files import content_hash
 
 
 class HistogramDescriber:
@@ -24,15 +25,17 @@ class HistogramDescriber:
         self.described: list[str] = []  # every path in the order of describing
         self._lock = threading.Lock()
 
-    def files(self, images: ImageList, skipped: Skipped) -> np.ndarray:
+    def files(self, images: ImageList, skipped: Skipped) -> tuple[np.ndarray, list[str]]:
         vectors = np.zeros((len(images), self.dim), dtype=np.float32)
+        hashes = [""] * len(images)
         for i, path in enumerate(images.paths):
             self.described.append(path)
             try:
-                vectors[i] = self._vector(decode(images.file(i)))
+                content = read_image_bytes(images.file(i))
+                vectors[i], hashes[i] = self._vector(decode(content)), content_hash(content)
             except BadImage as bad:
                 skipped.add(path, bad.reason)
-        return vectors
+        return vectors, hashes
 
     def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> np.ndarray:
         parts = [

@@ -93,5 +93,5 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no descriptor file"):
         read_descriptors(tmp_path / "vectors.npz")
     (tmp_path / "vectors.parquet").write_bytes(b"PAR?")
-    with pytest.raises(UserError, match="not a descriptor file"):
+    with pytest.raises(UserError, match="not a whole descriptor file"):
         read_descriptors(tmp_path / "vectors.parquet")

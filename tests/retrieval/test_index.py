@@ -12,6 +12,7 @@ import pytest
 from histogram_describer import HistogramDescriber, draw, draw_things
 
 from insclr.data.images import list_images
+from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.retrieval.store import open_store
@@ -51,7 +52,7 @@ def test_new_changed_touched_and_moved_files(images: Path, tmp_path: Path) -> No
     _, report = index(images, tmp_path / "s", prune=True)
     assert report.pruned == 1
     store = open_store(tmp_path / "s")
-    fresh = HistogramDescriber().files(list_images(images), report.skipped)
+    fresh, _ = HistogramDescriber().files(list_images(images), report.skipped)
     rows = store.rows_by_path()
     assert set(rows) == set(list_images(images).paths)
     np.testing.assert_allclose(
@@ -68,7 +69,7 @@ def test_files_that_swap_their_content_swap_their_vectors(images: Path, tmp_path
     _, report = index(images, tmp_path / "s", batch=1)
     store = open_store(tmp_path / "s")
     rows = store.rows_by_path()
-    vectors = HistogramDescriber().files(list_images(images), report.skipped)
+    vectors, _ = HistogramDescriber().files(list_images(images), report.skipped)
     np.testing.assert_allclose(
         store.descriptors([rows[path].id for path in list_images(images).paths]), vectors, atol=1e-3
     )
@@ -81,6 +82,68 @@ def test_unreadable_files_are_named_and_lose_their_old_row(images: Path, tmp_pat
     _, report = index(images, tmp_path / "s")
     assert [path for path, _ in report.skipped] == ["0/0.png", "new.png"]
     assert open_store(tmp_path / "s").count() == 19
+
+
+def test_pipes_devices_and_links_to_themselves_are_named_and_hold_up_nothing(
+    images: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(images / "pipe.png")
+    (images / "endless.png").symlink_to("/dev/zero")
+    (images / "loop.png").symlink_to(images / "loop.png")
+    _, report = index(images, tmp_path / "s")
+    assert dict(report.skipped) == {
+        "endless.png": "not a regular file",
+        "loop.png": "cannot be read: Too many levels of symbolic links",
+        "pipe.png": "not a regular file",
+    }
+    assert report.total == 20
+
+
+class ReplacingDescriber(HistogramDescriber):
+    """Before it reads its files, somebody puts another photo into one of them."""
+
+    def __init__(self, file: Path, thing: int) -> None:
+        super().__init__()
+        self.file, self.thing = file, thing
+
+    def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
+        draw(self.file, self.thing, 0)
+        return super().files(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_photo_replaced_while_it_is_indexed_gets_the_right_descriptor(images: Path, tmp_path: Path) -> None:
+    original = (images / "0" / "0.png").read_bytes()
+    describer = ReplacingDescriber(images / "0" / "0.png", thing=7)
+    index_images(describer, list_images(images), tmp_path / "s")
+    # The replaced content comes back under another name: its descriptor must not be that of thing 7.
+    (images / "back.png").write_bytes(original)
+    os.utime(images / "0" / "0.png", ns=(2, 2))
+    _, report = index(images, tmp_path / "s")
+    assert (report.added, report.updated) == (1, 1)
+    assert _descriptors_are_of_the_files(images, tmp_path / "s")
+
+
+def test_new_bytes_of_the_old_size_and_time_are_found_by_verify(images: Path, tmp_path: Path) -> None:
+    a, b = images / "0" / "0.png", images / "3" / "0.png"
+    size = max(a.stat().st_size, b.stat().st_size)
+    for file in (a, b):  # bytes after the end of a PNG do no harm
+        file.write_bytes(file.read_bytes().ljust(size, b"\0"))
+        os.utime(file, ns=(5, 5))
+    index(images, tmp_path / "s")
+    a.write_bytes(b.read_bytes())
+    os.utime(a, ns=(5, 5))
+    _, report = index(images, tmp_path / "s")
+    assert (report.unchanged, _descriptors_are_of_the_files(images, tmp_path / "s")) == (20, False)
+    _, report = index(images, tmp_path / "s", verify=True)
+    assert (report.unchanged, report.changed) == (19, 1)
+    assert _descriptors_are_of_the_files(images, tmp_path / "s")
+
+
+def _descriptors_are_of_the_files(images: Path, store: Path) -> bool:
+    listed, opened = list_images(images), open_store(store)
+    rows = opened.rows_by_path()
+    expected, _ = HistogramDescriber().files(listed, Skipped())
+    return np.allclose(opened.descriptors([rows[path].id for path in listed.paths]), expected, atol=1e-3)
 
 
 def test_columns_of_a_table_are_kept_and_follow_it(images: Path, tmp_path: Path) -> None:
@@ -119,7 +182,7 @@ def test_milvus_is_indexed_by_the_same_call(images: Path, milvus_uri: str) -> No
 class SlowEmbedder(HistogramDescriber):
     """Takes its time, so that a kill hits it in the middle of its work."""
 
-    def files(self, *arguments: object) -> np.ndarray:
+    def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
         time.sleep(0.03)
         return super().files(*arguments)  # type: ignore[arg-type]
 

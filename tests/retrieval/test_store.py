@@ -228,7 +228,7 @@ def test_a_folder_with_other_files_does_not_become_a_store(tmp_path: Path) -> No
 
 def test_a_broken_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.sqlite").write_bytes(b"this is no database at all" * 100)
-    with pytest.raises(UserError, match=r"rows\.sqlite cannot be opened"):
+    with pytest.raises(UserError, match=r"rows\.sqlite is damaged"):
         open_store(tmp_path)
 
 

@@ -2,7 +2,11 @@
 
 import errno
 import logging
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -16,6 +20,22 @@ app = typer.Typer(
     help="Teach a network the particular things in your photos, without labels, and search them.",
 )
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_OTHER_DISK = (
+    *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
+)
+_GO_ON = "What was written is whole: the same command goes on from there, a training with --resume."
+
+
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Not a KeyboardInterrupt, which typer would swallow without a word."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
@@ -23,19 +43,61 @@ def main() -> None:
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
-        app()
+        with _stopped_in_order():
+            app()
     except UserError as error:
-        print(f"insclr: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("insclr: stopped; what was written is whole.", file=sys.stderr)
-        sys.exit(130)
+        _end(str(error), 2)
+    except _Stopped as stopped:
+        _end(f"stopped. {_GO_ON}", 128 + stopped.number)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        sentence = _disk_sentence(error)
+        if sentence is None:
             raise
-        print(
-            f"insclr: no space left on the disk ({error.filename or 'while writing'}). What was written is whole: "
-            "free some space and start the same command again; a training goes on with --resume.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _end(sentence, 2)
+
+
+def _disk_sentence(error: OSError) -> str | None:
+    """What to tell of the user's own disk; None for other errors."""
+    where = str(error.filename or "while writing")
+    if error.errno in _FULL:
+        return f"no space left on the disk ({where}). Free some space. {_GO_ON}"
+    if error.errno in _REFUSED:
+        return f"{where}: {error.strerror}. Choose a place that you may read and write."
+    if error.errno in _OTHER_DISK and error.filename:
+        return f"{where}: {error.strerror}."
+    return None
+
+
+def _end(message: str, status: int) -> None:
+    from insclr.data.cells import one_line
+
+    print("\n".join(map(one_line, f"insclr: {message}".split("\n"))), file=sys.stderr)
+    sys.exit(status)
+
+
+def _stop(number: int, _: object) -> None:
+    raise _Stopped(number)
+
+
+@contextmanager
+def _stopped_in_order() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end this process by an exception."""
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_it_to_the_parent() -> None:
+    """Forked workers are ended by their parent, in order and without a traceback of their own.
+
+    A terminal sends Ctrl-C to them too, a service manager SIGTERM.
+    """
+    if signal.getsignal(signal.SIGTERM) is _stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_leave_it_to_the_parent)

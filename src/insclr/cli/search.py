@@ -25,9 +25,13 @@ def index(
     prune: Annotated[
         bool, typer.Option("--prune", help="Drop rows whose photo is no longer listed.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
+    from insclr.data.cells import one_line
     from insclr.data.images import list_images
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
@@ -36,9 +40,11 @@ def index(
 
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(ModelDescriber(model, found), list_images(images), store, prune=prune)
+    report = index_images(
+        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
+    )
     for path, reason in report.skipped:
-        typer.echo(f"unreadable: {path}: {reason}", err=True)
+        typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
 
 
@@ -74,6 +80,7 @@ def duplicates(
     store: StoreName, as_json: Annotated[bool, typer.Option("--json", help="One JSON line a group.")] = False
 ) -> None:
     """Groups of near-identical photos."""
+    from insclr.data.cells import one_line
     from insclr.retrieval.duplicates import duplicates as find_duplicates
     from insclr.retrieval.store import open_store
 
@@ -83,7 +90,7 @@ def duplicates(
     finally:
         opened.close()
     for group in groups:
-        typer.echo(json.dumps(group) if as_json else "\n  ".join(group))
+        typer.echo(json.dumps(group) if as_json else "\n  ".join(map(one_line, group)))
     if not as_json:
         typer.echo(f"{len(groups)} groups of near-identical photos")
 
@@ -118,18 +125,50 @@ def serve(
         str, typer.Option(help="Address to listen on; others than this machine need it.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    token: Annotated[str, typer.Option(help="If given, every request must carry it.")] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that every request must carry.")
+    ] = None,
+    make_token: Annotated[
+        bool, typer.Option("--make-token", help="Make a token and print it once, in the address.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve other machines without a token.")
+    ] = False,
+    root_path: Annotated[str, typer.Option(help="Where a proxy shows the page, such as /photos.")] = "",
+    name: Annotated[
+        list[str] | None, typer.Option(help="Host name that the page is asked for by, such as a proxy's.")
+    ] = None,
+    proxy: Annotated[
+        str, typer.Option(help="Address of a proxy whose X-Forwarded headers are believed.")
+    ] = "",
+    token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
     device: Device = "auto",
 ) -> None:
     """Search by photo in the browser."""
+    from insclr.errors import UserError
     from insclr.web.server import open_served
     from insclr.web.server import serve as serve_page
-    from insclr.web.settings import ServeSettings
+    from insclr.web.settings import ServeSettings, find_token
 
-    settings = ServeSettings(host=host, port=port, token=token)
+    if token:
+        raise UserError(
+            "A token on the command line can be read by everybody on this machine: write it into a file and give "
+            "that as --token-file, or set INSCLR_TOKEN, or let --make-token make one."
+        )
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        token=find_token(token_file, make_token),
+        insecure=insecure,
+        root_path=root_path,
+        names=tuple(one.lower() for one in name or ()),
+        proxy=proxy,
+    )
     stores = open_served([store, *([before] if before else [])], [model], device)
-    typer.echo(f"open {settings.address} (Ctrl-C stops it)")
+    # Only a token that nobody has seen yet is shown.
+    query = f"?token={settings.token}" if make_token else "?token=..." if settings.token else ""
+    typer.echo(f"open {settings.address}{query} (Ctrl-C stops it)")
     serve_page(stores, settings)
 
 

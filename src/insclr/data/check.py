@@ -1,6 +1,5 @@
 """What a collection holds, and what is wrong with it: the work behind `insclr check`."""
 
-import hashlib
 import itertools
 import statistics
 from collections import Counter, defaultdict
@@ -10,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from insclr.data.decode import BadImage, decode, read_header
+from insclr.data.cells import one_line
+from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
 from insclr.data.images import ImageList
+from insclr.files import content_hash
 from insclr.progress import progress_bar
 
 _CHUNK = 256  # images handed to the threads at once
@@ -57,7 +58,8 @@ class CheckReport:
         groups = f" in {len(self.duplicates)} groups" if self.duplicates else ""
         found.append(f"exact duplicates: {self.surplus}{groups}")
         found += [f"unreadable: {path}: {reason}" for path, reason in self.unreadable]
-        return found + [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
+        found += [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
+        return [one_line(line) for line in found]
 
 
 def check_images(images: ImageList, workers: int = 2) -> CheckReport:
@@ -90,13 +92,12 @@ class _Seen(NamedTuple):
 def _inspect(file: Path) -> _Seen | str:
     """What a readable file is, or the reason why it is not."""
     try:
-        header = read_header(file)
-        decode(file, longest=1)  # all of the file is read, whatever the size of the image made of it
-        return _Seen(header.format, max(header.width, header.height), file.stat().st_size)
+        content = read_image_bytes(file)
+        header = read_header(content)
+        decode(content, longest=1)  # all of the file is read, whatever the size of the image made of it
+        return _Seen(header.format, max(header.width, header.height), len(content))
     except BadImage as bad:
         return bad.reason
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
 
 
 def _duplicates(
@@ -116,9 +117,8 @@ def _duplicates(
 
 def _digest(file: Path) -> str | None:
     try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError:
+        return content_hash(read_image_bytes(file))
+    except BadImage:
         return None
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import io
 import logging
 import math
 import struct
@@ -14,27 +13,29 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
+from insclr.data.decode_limits import (
+    MAX_FILE_BYTES,
+    BadImage,
+    TimedBytes,
+    affordable,
+    require_few_pixels,
+)
 from insclr.errors import UserError
+from insclr.files import read_bytes
+
+__all__ = ["BadImage", "Box", "Header", "crop_box", "decode", "read_header", "read_image_bytes"]
 
 logger = logging.getLogger(__name__)
-
-# Above the largest phone photos (200 megapixels), and 0.75 GB as RGB. It is checked against the header, so a
-# file of a few bytes that claims a giant image costs nothing.
-MAX_PIXELS = 250_000_000
 
 # Only formats that hold photos: Pillow also knows some that run other programs (EPS) or hold no image.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
+LARGE_PIXELS = 50_000_000
+_BAND_PIXELS = 4_000_000
+_BLOCK = 16_384  # bytes handed to a decoder at once: between two blocks the clock is read
+
 Box = tuple[float, float, float, float]
-
-
-class BadImage(Exception):
-    """A file that gives no image; `reason` says why in a few words."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Header(NamedTuple):
@@ -45,26 +46,37 @@ class Header(NamedTuple):
     height: int
 
 
-def decode(file: Path | BinaryIO, longest: int | None = None) -> Image.Image:
+def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.Image:
     """The image in `file`: RGB, upright by its EXIF orientation, first frame, transparency over white.
 
     `longest` is the largest longest side anybody will ask of the image: a JPEG is then decoded at 1/2, 1/4
-    or 1/8 where that leaves at least so much, which saves most of the work on large photos. The result is
-    never enlarged, and smaller than the file says only by that. Raises BadImage, and nothing else, when the
-    file gives no image.
+    or 1/8 where that leaves at least so much, which saves most of the work on large photos, and so is any other
+    image above LARGE_PIXELS. The result is never enlarged, and smaller than the file says only by that. Raises
+    BadImage, and nothing else, when the file gives no image or one that costs more than `decode_limits` allow.
     """
-    with _opened(file) as image:
-        if longest is not None and max(image.size) > longest:
-            scale = longest / max(image.size)
+    with _opened(file) as (image, content):
+        stored = image.size
+        if longest is not None and max(stored) > longest:
+            scale = longest / max(stored)
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
-        image.load()
-        return _to_rgb(_upright(image))
+        with affordable(image, stored, content):
+            image.load()
+            return _reduced(_to_rgb(_upright(image)), longest)
 
 
-def read_header(file: Path | BinaryIO) -> Header:
+def read_header(file: Path | BinaryIO | bytes) -> Header:
     """Format and stored size of the image in `file`; raises BadImage where not even these can be read."""
-    with _opened(file) as image:
+    with _opened(file) as (image, _):
         return Header(image.format or "unknown", image.width, image.height)
+
+
+def read_image_bytes(file: Path) -> bytes:
+    """The content of an image's file, read once so that what is hashed is what is decoded.
+
+    BadImage when it cannot be read.
+    """
+    with _explained():
+        return read_bytes(file, MAX_FILE_BYTES)
 
 
 def crop_box(image: Image.Image, box: Box) -> Image.Image:
@@ -88,17 +100,23 @@ def crop_box(image: Image.Image, box: Box) -> Image.Image:
 
 
 @contextmanager
-def _opened(file: Path | BinaryIO) -> Iterator[ImageFile.ImageFile]:
-    """The file with its header read and judged; whatever goes wrong inside the block becomes BadImage."""
-    try:
+def _opened(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
+    """The image with its header read and judged, and the file's content; what goes wrong becomes BadImage."""
+    with _explained():
         if isinstance(file, Path):
-            # A named pipe would hold up the run for ever: look before opening.
-            if not file.is_file() and file.exists():
-                raise BadImage("a folder, not an image" if file.is_dir() else "not a regular file")
-            with file.open("rb") as stream:
-                yield _open(stream)
+            content = read_bytes(file, MAX_FILE_BYTES)
+        elif isinstance(file, bytes):
+            content = file
         else:
-            yield _open(file if file.seekable() else io.BytesIO(file.read()))
+            file.seek(0)
+            content = file.read()
+        yield _open(TimedBytes(content)), content
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except BadImage:
         raise
     # Broken files make Pillow's parsers raise nearly anything (struct.error, KeyError, zlib.error, ...), and
@@ -107,8 +125,7 @@ def _opened(file: Path | BinaryIO) -> Iterator[ImageFile.ImageFile]:
         raise BadImage(_reason(error)) from error
 
 
-def _open(stream: BinaryIO) -> ImageFile.ImageFile:
-    stream.seek(0)
+def _open(stream: TimedBytes) -> ImageFile.ImageFile:
     prefix = stream.read(16)
     if not prefix:
         raise BadImage("empty file (0 bytes)")
@@ -120,11 +137,8 @@ def _open(stream: BinaryIO) -> ImageFile.ImageFile:
             image = factory(stream, "")
         except (SyntaxError, IndexError, TypeError, KeyError, struct.error):
             continue
-        if (pixels := image.width * image.height) > MAX_PIXELS:
-            raise BadImage(
-                f"too large: {image.width} x {image.height} = {pixels / 1e6:.0f} megapixels, "
-                f"limit {MAX_PIXELS / 1e6:.0f}"
-            )
+        require_few_pixels(image.width, image.height)
+        image.decodermaxblock = _BLOCK
         return image
     if prefix.startswith(_MAGIC):
         raise BadImage("corrupt: the header cannot be read")
@@ -155,25 +169,52 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         return _deep_to_rgb(image)
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
+        return _over_white(image)
+    made = image.convert("RGB") if image.mode != "RGB" else image._new(image.im)
+    made.info = {}  # no metadata, and by `_new` no file: only the pixels go on
+    return made
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    made = Image.new("RGB", image.size)
+    for box, band in _bands(image):
+        layer = band.convert("RGBA")
         white = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(white, layer).convert("RGB")
-    # A new image in every case: the caller's image holds no file and no metadata.
-    return image.convert("RGB") if image.mode != "RGB" else image.copy()
+        made.paste(Image.alpha_composite(white, layer).convert("RGB"), box)
+    return made
 
 
 def _deep_to_rgb(image: Image.Image) -> Image.Image:
     """Greyscale of more than 8 bits to 8: Pillow's own conversion clips everything above 255 to white."""
-    values: np.ndarray[Any, np.dtype[np.float32]] = np.nan_to_num(
-        np.asarray(image, dtype=np.float32)
-    )  # (H, W)
-    peak = float(values.max())
+    peak = max(float(_values(band).max()) for _, band in _bands(image))
     # Integers span 0..65535 (Pillow gives 16-bit PNM as mode I too). Floats are 0..1 by custom, but some
     # programs write 8- or 16-bit numbers as floats. Beyond all of these the brightest pixel becomes white.
     customary = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     white = next((top for top in customary if peak <= top), peak)
-    grey = np.rint(values.clip(0, white) * (255.0 / white)).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
+    made = Image.new("RGB", image.size)
+    for box, band in _bands(image):
+        grey = np.rint(_values(band).clip(0, white) * (255.0 / white)).astype(np.uint8)
+        made.paste(Image.fromarray(grey).convert("RGB"), box)
+    return made
+
+
+def _values(band: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.nan_to_num(np.asarray(band, dtype=np.float32))  # (H, W)
+
+
+def _bands(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
+    """Strips of the image from top to bottom with their places: conversions need little memory beside it."""
+    rows = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield (0, top), image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _reduced(image: Image.Image, longest: int | None) -> Image.Image:
+    """A very large image at 1/2, 1/4 or 1/8, like a drafted JPEG, where that leaves at least `longest`."""
+    if longest is None or image.width * image.height <= LARGE_PIXELS:
+        return image
+    factor = max(f for f in (1, 2, 4, 8) if max(image.size) // f >= longest or f == 1)
+    return image.reduce(factor) if factor > 1 else image
 
 
 def _reason(error: Exception) -> str:
@@ -181,6 +222,10 @@ def _reason(error: Exception) -> str:
         return "file not found (moved or deleted)"
     if isinstance(error, PermissionError):
         return "permission denied"
+    if isinstance(error, IsADirectoryError):
+        return "a folder, not an image"
+    if isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.EFBIG):
+        return str(error.strerror)  # as `insclr.files` says it
     if isinstance(error, MemoryError):
         return "not enough memory to decode it"
     if isinstance(error, OSError) and error.errno is not None:

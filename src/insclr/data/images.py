@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from insclr.errors import UserError
+from insclr.files import is_there, open_file, open_text
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,9 @@ def list_images(source: str | Path) -> ImageList:
     images is a UserError.
     """
     source = Path(source).expanduser()
-    if source.is_dir():
+    if is_there(source) and source.is_dir():
         return _scan(source)
-    if not source.exists():
+    if not is_there(source):
         raise UserError(
             f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
         )
@@ -68,7 +69,7 @@ def list_images(source: str | Path) -> ImageList:
     images = reader(source)
     if not images.paths:
         raise UserError(f"{source} lists no images: add at least two.")
-    if not any(images.file(i).exists() for i in range(min(len(images), _PROBED))):
+    if not any(is_there(images.file(i)) for i in range(min(len(images), _PROBED))):
         raise UserError(
             f"{source}: {images.file(0)} does not exist, nor do the paths after it. "
             f"Paths are relative to the folder of the list, {images.root}."
@@ -124,12 +125,19 @@ def _walk(root: Path) -> Iterator[Path]:
             logger.warning("folder %s cannot be read (%s): left out", folder, error.strerror)
             continue
         for entry in found:
-            if not entry.is_dir():
+            if not _is_folder(entry):
                 yield Path(entry.path)
             elif entry.is_symlink():
                 linked.append(Path(entry.path))
             else:
                 folders.append(Path(entry.path))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself: decoding says what is wrong with it
+        return False
 
 
 def _read_text(source: Path) -> ImageList:
@@ -171,7 +179,8 @@ def _read_parquet(source: Path) -> ImageList:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(source)
+        with open_file(source) as opened:
+            table = pq.read_table(opened)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{source} is not a readable Parquet file ({str(error).splitlines()[0]}).") from error
     _require_columns(source, table.column_names)
@@ -185,7 +194,8 @@ def _read_parquet(source: Path) -> ImageList:
 
 def _text_of(source: Path) -> str:
     try:
-        return source.read_text(encoding="utf-8-sig")
+        with open_text(source, encoding="utf-8-sig") as text:
+            return text.read()
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
     except OSError as error:

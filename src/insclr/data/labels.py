@@ -13,6 +13,7 @@ from insclr.arrays import Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.errors import UserError
+from insclr.files import open_text
 
 BOX_COLUMNS = ("x1", "y1", "x2", "y2")
 ROLES = ("query", "index")
@@ -104,7 +105,7 @@ def match_instances(labels: Labels, images: ImageList) -> Tensor:
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, cells by column) of every line that is not blank, checked against the header."""
     try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
+        with open_text(file, encoding="utf-8-sig", newline="") as text:
             reader = csv.reader(text, strict=True)
             header = [cell.strip() for cell in next(reader, [])]
             _check_header(file, header)

@@ -111,7 +111,7 @@ def _run(
         sampler=enumerate(itertools.chain([first], batches), start=first_batch),
         num_workers=workers,
         prefetch_factor=_PREFETCH if workers else None,
-        worker_init_fn=_begin_worker,
+        worker_init_fn=begin_worker,
         # Without a generator of its own, the loader would take a draw from the global one.
         generator=torch.Generator(),
     )
@@ -225,7 +225,11 @@ def _affordable(workers: int, batch_bytes: int) -> int:
     return fitting
 
 
-def _begin_worker(_: int) -> None:
-    # The cores belong to the network, and Ctrl-C to the main process, which ends its workers in order.
+def begin_worker(_: int) -> None:
+    """Leave the cores to the network, and the signals to the main process, which ends its workers in order.
+
+    A terminal sends Ctrl-C to the workers too, a service manager SIGTERM. They also end when their parent is gone.
+    """
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,9 +1,11 @@
 """The images a run had to leave out, each with its reason."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from insclr.data.cells import safe_cell, text_of_cell
+from insclr.data.images import ImageList
 from insclr.files import whole_file
 
 
@@ -17,6 +19,13 @@ class Skipped:
         """Note that `path` was left out."""
         self._reasons.setdefault(str(path), reason)
 
+    def add_others(self, images: ImageList, usable: Iterable[int]) -> None:
+        """Note every image that is not among the `usable` ids: the reason may have been lost in a kill."""
+        kept = set(usable)
+        for i, path in enumerate(images.paths):
+            if i not in kept:
+                self.add(path, "could not be read")
+
     def __len__(self) -> int:
         return len(self._reasons)
 
@@ -25,6 +34,15 @@ class Skipped:
 
     def __contains__(self, path: object) -> bool:
         return str(path) in self._reasons
+
+    def read(self, path: Path) -> None:
+        """Take in what `write` wrote, where it is there; what is noted already stays."""
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            for row in csv.DictReader(file):
+                if row.get("path"):
+                    self.add(text_of_cell(row["path"]), text_of_cell(row.get("reason") or ""))
 
     def write(self, path: str | Path) -> None:
         """Write skipped.csv with the columns path, reason; with nothing skipped it holds the header alone."""
@@ -35,4 +53,4 @@ class Skipped:
         ):
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["path", "reason"])
-            rows.writerows(self._reasons.items())
+            rows.writerows((safe_cell(path), safe_cell(reason)) for path, reason in self)

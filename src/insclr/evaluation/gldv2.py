@@ -8,6 +8,7 @@ import numpy as np
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.evaluation.protocol import Judgement, RetrievalProtocol, ground_truth_file, map_at_100_metric
+from insclr.files import open_text
 
 SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
 SPLITS = ("public", "private")
@@ -54,7 +55,7 @@ def image_path(image: str) -> str:
 def read_solution(file: Path) -> Solution:
     """Columns id, images (separated by spaces), Usage; rows whose usage is Ignored are skipped."""
     solution: Solution = {split: {} for split in SPLITS}
-    with file.open(newline="", encoding="utf-8") as text:
+    with open_text(file, newline="") as text:
         rows = csv.DictReader(text)
         if not {"id", "images", "Usage"} <= set(rows.fieldnames or ()):
             raise UserError(f"{file}, line 1: expected the columns id, images, Usage.")
@@ -74,7 +75,7 @@ def read_solution(file: Path) -> Solution:
 def _index(root: Path) -> list[str]:
     listed = root / "index.csv"
     if listed.is_file():
-        with listed.open(newline="", encoding="utf-8") as text:
+        with open_text(listed, newline="") as text:
             rows = csv.DictReader(text)
             if "id" not in (rows.fieldnames or ()):
                 raise UserError(f"{listed}, line 1: expected a column id.")

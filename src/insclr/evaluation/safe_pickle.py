@@ -8,6 +8,7 @@ import numpy as np
 from numpy._core import multiarray, numeric
 
 from insclr.errors import UserError
+from insclr.files import open_file
 
 
 def load_pickle(file: Path | str) -> object:
@@ -17,7 +18,7 @@ def load_pickle(file: Path | str) -> object:
     """
     file = Path(file)
     try:
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             return _RestrictedUnpickler(stream, encoding="latin1").load()
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from error

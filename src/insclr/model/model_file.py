@@ -14,11 +14,12 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork, create_network
-from insclr.model.weights import require_finite
+from insclr.model.weights import misfits, require_finite
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
 
 MODEL_NAME = "model.safetensors"
 _PRETRAINED = "pretrained:"
+_MAX_SIZE, _MAX_SCALES = 4096, 16
 _FORMAT = "insclr-2"
 _OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
 # A pretrained network outside a run: whole images at the size the embedded backbone is quick and good at.
@@ -64,10 +65,20 @@ def load_model(path: Path | str) -> Model:
     if _digest(weights, metadata) != expected:
         raise UserError(f"{path} was changed after it was written: copy or train it again.")
     require_finite(weights, str(path))
-    recipe = _read_recipe(metadata)
+    try:
+        recipe = _read_recipe(metadata)
+        notes = {str(name): str(text) for name, text in json.loads(metadata["notes"]).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} has no recipe that can be read ({error}): copy or train it again."
+        ) from error
+    _require_sane(path, recipe.descriptor)
     network = create_network(recipe.network, pretrained=False)
+    wanted = network.state_dict()
+    if what := misfits(weights, wanted, wanted):
+        raise UserError(f"The tensors in {path} are not those of its recipe: {what}. Copy or train it again.")
     network.load_state_dict(weights)
-    return Model(network, recipe, expected[:16], json.loads(metadata["notes"]))
+    return Model(network, recipe, expected[:16], notes)
 
 
 def resolve_model(name: str | Path, weights: str = "") -> Model:
@@ -106,6 +117,17 @@ def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
         )
         return Recipe(name=table["name"], network=network, descriptor=descriptor)
     return from_table(table)
+
+
+def _require_sane(path: Path, descriptor: DescriptorRecipe) -> None:
+    """Refuse sizes that would make describing one image take all memory."""
+    size, scales = descriptor.size, descriptor.scales
+    sane = 1 <= size <= _MAX_SIZE and 1 <= len(scales) <= _MAX_SCALES and 0 <= descriptor.zoom <= 1
+    if not sane or not all(0 < scale * size <= _MAX_SIZE for scale in scales):
+        raise UserError(
+            f"{path} describes images at size {size}, scales {scales}, zoom {descriptor.zoom}: sizes up to "
+            f"{_MAX_SIZE} and {_MAX_SCALES} scales are possible. Train it again with other settings."
+        )
 
 
 def _digest(weights: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

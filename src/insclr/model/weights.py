@@ -81,17 +81,27 @@ def fit_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) ->
     named = {key.removeprefix("module.").removeprefix("backbone."): value for key, value in weights.items()}
     wanted = trunk.state_dict()
     named = {key: value for key, value in named.items() if key in wanted or not _CLASSIFIER.match(key)}
-    missing = [key for key in wanted if key not in named and not key.endswith("num_batches_tracked")]
-    strange = [key for key in named if key not in wanted]
-    misshapen = [key for key in wanted if key in named and named[key].shape != wanted[key].shape]
-    if missing or strange or misshapen:
-        parts = (("missing", missing), ("unknown", strange), ("of another shape", misshapen))
-        what = "; ".join(f"{len(keys)} {word} ({', '.join(keys[:3])})" for word, keys in parts if keys)
+    needed = {key: value for key, value in wanted.items() if not key.endswith("num_batches_tracked")}
+    if what := misfits(named, needed, allowed=wanted):
         raise UserError(
             f"The weights in {source} do not fit this backbone: {what}. Is it the right backbone?"
         )
     require_finite(named, source)
     trunk.load_state_dict(named, strict=False)
+
+
+def misfits(
+    weights: Mapping[str, Tensor], needed: Mapping[str, Tensor], allowed: Mapping[str, Tensor]
+) -> str:
+    """In words, which tensors are missing, unknown or of another shape; empty where all is well."""
+    parts = {
+        "missing": [key for key in needed if key not in weights],
+        "unknown": [key for key in weights if key not in allowed],
+        "of another shape": [
+            key for key in allowed if key in weights and weights[key].shape != allowed[key].shape
+        ],
+    }
+    return "; ".join(f"{len(keys)} {word} ({', '.join(keys[:3])})" for word, keys in parts.items() if keys)
 
 
 def require_finite(weights: Mapping[str, Tensor], source: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from insclr.data.cells import safe_cell
 from insclr.errors import UserError
 from insclr.files import whole_folder
 from insclr.progress import progress_bar
@@ -78,8 +79,8 @@ def _write_table(clusters: Sequence[Cluster], store: Store, file: Path) -> None:
     # File names are bytes: surrogateescape writes back even those that are not UTF-8.
     with file.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
         table = csv.writer(stream, lineterminator="\n")
-        table.writerow(["group", "path", *columns])
+        table.writerow(["group", "path", *map(safe_cell, columns)])
         for number, cluster in enumerate(clusters, start=1):
             for row in cluster.rows:
                 values = [row.image.columns.get(name, "") for name in columns]
-                table.writerow([number, row.image.path, *values])
+                table.writerow([number, *map(safe_cell, (row.image.path, *values))])

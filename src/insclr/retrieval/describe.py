@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.decode import BadImage, Box, decode
+from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, list_images
-from insclr.data.loader import default_workers
+from insclr.data.loader import begin_worker, default_workers
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, at_scale, descriptor_views
 from insclr.errors import UserError
+from insclr.files import content_hash
 from insclr.model.device import describing_autocast, describing_batch
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
@@ -39,6 +40,7 @@ def describe_with(
     batch: int = 0,
     workers: int = -1,
     skipped: Skipped | None = None,
+    hashes: dict[int, str] | None = None,
     pooled: bool = False,
     title: str = "describing",
 ) -> Tensor:
@@ -46,20 +48,21 @@ def describe_with(
 
     The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
     them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
-    zero, and `skipped` says why. `batch` 0 is what suits the network's device.
+    zero, and `skipped` says why. `hashes` is filled with the `content_hash` of what each row was decoded from.
+    `batch` 0 is what suits the network's device.
     """
     skipped = skipped if skipped is not None else Skipped()
     network.eval()
     device = network.device
     batch = batch or describing_batch(device)
     forward = network.pooled if pooled else network
-    dataset = _Views(images, boxes, size, fit, zoom)
+    dataset = _Views(images, boxes, size, fit, zoom, hashed=hashes is not None)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
         dataset,
         batch_size=None,
         num_workers=workers,
-        worker_init_fn=_one_thread,
+        worker_init_fn=begin_worker,
         prefetch_factor=16 if workers else None,
         generator=torch.Generator(),  # its own: the loader must not draw from the run's random numbers
     )
@@ -68,7 +71,8 @@ def describe_with(
     with progress_bar(title, len(images)) as bar, torch.inference_mode(), describing_autocast(device):
         # What waits for its batch is no more than fits at the largest scale.
         pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
-        for rows, stack in _equal_shapes(loader, images, skipped, batch, pending, bar.advance):
+        seen = _noted(loader, images, skipped, hashes, bar.advance)
+        for rows, stack in _equal_shapes(seen, batch, pending):
             views = stack.to(device)
             for scale in scales:
                 found = forward(at_scale(views, scale)).float().cpu()
@@ -109,21 +113,30 @@ def describe_images(
     return describe_with(model.network, images, **chosen.model_dump(), **options)
 
 
-def _equal_shapes(
+def _noted(
     loader: "DataLoader[_Seen]",
     images: ImageList,
     skipped: Skipped,
-    batch: int,
-    pending: float,
+    hashes: dict[int, str] | None,
     advance: Callable[[int], None],
+) -> Iterator["_Seen"]:
+    """What the loader gives, after writing down what is to be told about each image."""
+    for seen in loader:
+        advance(1)
+        if seen.reason:
+            skipped.add(images.paths[seen.row], seen.reason)
+        if hashes is not None:
+            hashes[seen.row] = seen.hash
+        yield seen
+
+
+def _equal_shapes(
+    loader: Iterator["_Seen"], batch: int, pending: float
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Group the views of one shape into batches; the fullest group goes first when too many pixels wait."""
     waiting: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
     pixels = 0
     for seen in loader:
-        advance(1)
-        if seen.reason:
-            skipped.add(images.paths[seen.row], seen.reason)
         for view in seen.views:
             waiting[view.shape].append((seen.row, view))
             pixels += view.numel()
@@ -144,6 +157,7 @@ class _Seen:
     row: int
     views: list[Tensor] = field(default_factory=list)
     reason: str = ""
+    hash: str = ""
 
 
 def decoded_longest(size: int, zoom: float) -> int:
@@ -155,13 +169,21 @@ class _Views(Dataset[_Seen]):
     """The views of every image at scale 1."""
 
     def __init__(
-        self, images: ImageList, boxes: Sequence[Box | None] | None, size: int, fit: Fit, zoom: float
+        self,
+        images: ImageList,
+        boxes: Sequence[Box | None] | None,
+        size: int,
+        fit: Fit,
+        zoom: float,
+        *,
+        hashed: bool,
     ) -> None:
         self.images = images
         self.boxes = boxes
         self.size = size
         self.fit: Fit = fit
         self.zoom = zoom
+        self.hashed = hashed
 
     def __len__(self) -> int:
         return len(self.images)
@@ -171,11 +193,9 @@ class _Views(Dataset[_Seen]):
         # A box is given in the pixels of the file: only a whole image may be decoded smaller.
         longest = None if box else decoded_longest(self.size, self.zoom)
         try:
-            image = decode(self.images.file(row), longest)
+            content = read_image_bytes(self.images.file(row))
+            image = decode(content, longest)
         except BadImage as bad:
             return _Seen(row, reason=bad.reason)
-        return _Seen(row, descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box))
-
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)
+        views = descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box)
+        return _Seen(row, views, hash=content_hash(content) if self.hashed else "")

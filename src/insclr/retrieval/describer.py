@@ -35,8 +35,11 @@ class Describer(Protocol):
     dim: int
     longest: int
 
-    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
-        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+    def files(self, images: ImageList, skipped: Skipped) -> tuple[Descriptors, list[str]]:
+        """Unit descriptors (images, dim), and the `content_hash` of the bytes that each was made from.
+
+        The row of an unreadable file is zero, and `skipped` says why.
+        """
 
     def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
         """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
@@ -56,9 +59,13 @@ class ModelDescriber:
         # Two at a time: more would only take the cores from each other.
         self._turns = threading.BoundedSemaphore(2)
 
-    def files(self, images: ImageList, skipped: Skipped) -> Descriptors:
-        """Unit descriptors (images, dim); the row of an unreadable file is zero, and `skipped` says why."""
+    def files(self, images: ImageList, skipped: Skipped) -> tuple[Descriptors, list[str]]:
+        """Unit descriptors (images, dim), and the `content_hash` of the bytes that each was made from.
+
+        The row of an unreadable file is zero, and `skipped` says why.
+        """
         descriptor = self._model.recipe.descriptor
+        hashes: dict[int, str] = {}
         with self._turns:
             found = describe_with(
                 self._model.network,
@@ -66,8 +73,9 @@ class ModelDescriber:
                 **descriptor.model_dump(),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
+                hashes=hashes,
             )
-        return np.asarray(found.numpy(), dtype=np.float32)
+        return np.asarray(found.numpy(), dtype=np.float32), [hashes[i] for i in range(len(images))]
 
     def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
         """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""

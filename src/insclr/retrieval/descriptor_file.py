@@ -1,6 +1,9 @@
 """Descriptor files: every image's descriptor in one .parquet or .npz, brought up to date instead of made again."""
 
+import pickle
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +16,16 @@ from numpy.typing import NDArray
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.files import whole_file
+from insclr.files import open_file, whole_file
 from insclr.model.model_file import Model
 from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.describe import describe_images
 
 _CHUNK = 2048  # images between two writes: what a kill can cost
+_UNREADABLE = (
+    *(KeyError, TypeError, ValueError, AttributeError, OSError, EOFError),
+    *(pa.ArrowException, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
+)
 _Stamp = tuple[int, int]  # size in bytes and modification time of a file
 
 
@@ -94,22 +101,30 @@ def read_descriptors(file: Path) -> DescriptorTable:
     if not file.is_file():
         raise UserError(f"There is no descriptor file {file}.")
     try:
-        if file.suffix == ".npz":
-            with np.load(file) as held:
-                return DescriptorTable(
-                    str(held["key"]), tuple(held["paths"].tolist()), held["stamps"], held["vectors"]
-                )
-        table = pyarrow.parquet.read_table(file)
-        descriptors = table["vector"].combine_chunks()
-        stamps = np.stack([table["size"].to_numpy(), table["mtime_ns"].to_numpy()], axis=1)
-        return DescriptorTable(
-            table.schema.metadata[b"insclr"].decode(),
-            tuple(table["path"].to_pylist()),
-            stamps,
-            np.array(descriptors.flatten()).reshape(len(descriptors), -1),
-        )
-    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
-        raise UserError(f"{file} is not a descriptor file that insclr embed wrote ({error}).") from error
+        table = _read_npz(file) if file.suffix == ".npz" else _read_parquet(file)
+        if table.stamps.shape != (len(table.paths), 2) or table.descriptors.shape[:-1] != (len(table.paths),):
+            raise ValueError("its columns are not of one length")
+        return table
+    except _UNREADABLE as error:
+        raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
+
+
+def _read_npz(file: Path) -> DescriptorTable:
+    with open_file(file) as opened, np.load(opened, allow_pickle=False) as held:
+        paths = tuple(map(str, held["paths"].tolist()))
+        return DescriptorTable(str(held["key"]), paths, held["stamps"], held["vectors"])
+
+
+def _read_parquet(file: Path) -> DescriptorTable:
+    with open_file(file) as opened:
+        table = pyarrow.parquet.read_table(opened)
+    descriptors = table["vector"].combine_chunks()
+    return DescriptorTable(
+        table.schema.metadata[b"insclr"].decode(),
+        tuple(table["path"].to_pylist()),
+        np.stack([table["size"].to_numpy(), table["mtime_ns"].to_numpy()], axis=1),
+        np.array(descriptors.flatten()).reshape(len(descriptors), descriptors.type.list_size),
+    )
 
 
 def _rows(file: Path, key: str) -> Iterator[tuple[tuple[str, _Stamp], NDArray[np.float32]]]:

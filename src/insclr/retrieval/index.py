@@ -1,6 +1,5 @@
 """Bring a store up to date with a list of images, doing only what has changed since the last time."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from insclr.arrays import Descriptors
+from insclr.data.decode import BadImage, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.files import content_hash, is_there
 from insclr.progress import progress_bar
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
@@ -54,19 +55,21 @@ def index_images(
     uri: str | Path,
     *,
     prune: bool = False,
+    verify: bool = False,
     batch: int = 256,
     wait: float = 30.0,
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
-    New files are described, changed ones described again, with `prune` rows of unlisted files dropped. Every
+    New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
+    A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     """
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     store = create_store(uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root))
     try:
         with store.writing(wait):
-            run = _Run(describer, images, store)
+            run = _Run(describer, images, store, verify)
             with progress_bar("indexing", len(images)) as bar:
                 for start in range(0, len(images), batch):
                     part = range(start, min(start + batch, len(images)))
@@ -82,7 +85,8 @@ def index_images(
 class _Run:
     """One run over the images, a batch at a time."""
 
-    def __init__(self, describer: Describer, images: ImageList, store: Store) -> None:
+    def __init__(self, describer: Describer, images: ImageList, store: Store, verify: bool) -> None:
+        self.verify = verify
         self.describer = describer
         self.images = images
         self.store = store
@@ -118,7 +122,7 @@ class _Run:
 
     def drop_unlisted(self, prune: bool) -> None:
         """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
-        there = {path for i, path in enumerate(self.paths) if self.images.file(i).exists()}
+        there = {path for i, path in enumerate(self.paths) if is_there(self.images.file(i))}
         gone = [path for path in self.known if path not in there]
         if prune and gone:
             self.store.delete(gone)
@@ -135,7 +139,8 @@ class _Run:
                 state = file.stat()
                 row = self.known.get(path)
                 same = row and (row.image.size, row.image.mtime) == (state.st_size, state.st_mtime_ns)
-                content = row.image.hash if row and same else _hash(file)
+                known = row.image.hash if row and same and not self.verify else ""
+                content = known or content_hash(read_image_bytes(file))
             except UnicodeEncodeError:
                 self.report.skipped.add(
                     self.images.paths[i], "name is not valid text (UTF-8): rename the file"
@@ -144,14 +149,19 @@ class _Run:
             except OSError as error:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
+            except BadImage as bad:
+                self.report.skipped.add(self.images.paths[i], bad.reason)
+                continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
             yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:
-        descriptors = self.describer.files(self.images.subset(images), self.report.skipped)
+        descriptors, hashes = self.describer.files(self.images.subset(images), self.report.skipped)
         readable = np.linalg.norm(descriptors, axis=1) > 0.5  # unreadable files have zero rows
-        good = [one for one, can in zip(images.values(), readable, strict=True) if can]
-        self._upsert(good, descriptors[readable])
+        # A file may have changed since it was looked at: the row says of which content its descriptor is, and its
+        # older time makes the next run look again.
+        seen = [replace(one, hash=found) for one, found in zip(images.values(), hashes, strict=True)]
+        self._upsert([one for one, can in zip(seen, readable, strict=True) if can], descriptors[readable])
         # What is there now is no image: the old row would show what is no longer in the file.
         stale = [one.path for one, can in zip(images.values(), readable, strict=True) if not can]
         stale = [path for path in stale if path in self.known]
@@ -179,8 +189,3 @@ def _stored_path(root: Path, images: ImageList, i: int) -> str:
     """The path a row is kept under: relative to the store's root, absolute when the file lies elsewhere."""
     file = Path(os.path.abspath(images.file(i)))  # noqa: PTH100
     return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

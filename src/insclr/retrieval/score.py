@@ -61,8 +61,14 @@ def score_curve_of(store: Store) -> ScoreCurve:
     found = store.note(_NOTE)
     if found is None:
         return UNCALIBRATED
-    values = json.loads(found)
-    return ScoreCurve(tuple(values["similarities"]), tuple(values["scores"]), values["rows"], values["pairs"])
+    try:
+        values = json.loads(found)
+        return ScoreCurve(
+            tuple(values["similarities"]), tuple(values["scores"]), values["rows"], values["pairs"]
+        )
+    except (ValueError, TypeError, KeyError):
+        _log.warning("the calibration of %s is damaged: the next `insclr index` makes it again", store.uri)
+        return UNCALIBRATED
 
 
 def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
+from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
@@ -77,7 +78,7 @@ class Found:
         for before, match in zip((None, *self.matches), self.matches, strict=False):
             if not match.likely and (before is None or before.likely):
                 lines.append("-- below, it is more likely something else --")
-            lines.append(f"{match.score:5.2f}  {match.similarity:6.3f}  {match.path}")
+            lines.append(f"{match.score:5.2f}  {match.similarity:6.3f}  {one_line(match.path)}")
         return "\n".join(lines if self.matches else ["nothing found"])
 
 

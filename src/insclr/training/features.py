@@ -20,6 +20,7 @@ from insclr.data.augment import Augmentation
 from insclr.data.images import ImageList
 from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
+from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
@@ -175,6 +176,15 @@ def _copy_blocks(home: Path, blocks: list[Path], views: int) -> None:
 
 
 def _open(home: Path, skipped: Skipped) -> PooledFeatures:
+    try:
+        return _mapped(home, skipped)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(
+            f"The cached features in {home} are damaged ({error}): delete that folder."
+        ) from error
+
+
+def _mapped(home: Path, skipped: Skipped) -> PooledFeatures:
     about: dict[str, Any] = json.loads((home / _ABOUT).read_text())
     for path, reason in about["skipped"]:
         skipped.add(path, reason)

@@ -244,6 +244,7 @@ def _checkpoint(this: Round, step: int, steps: int, spent: float, optimizer: tor
     _collect_sums(this)
     if not this.ranks.first:
         return
+    this.tracker.sync()
     state = {
         "step": step,
         "steps": steps,

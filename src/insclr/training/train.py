@@ -97,6 +97,7 @@ class _Training:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.skipped = Skipped()
+        self.skipped.read(run.skipped_file)  # of the part of a resumed run that is done
         workers = max(1, default_workers() // ranks.local_world)
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
@@ -138,6 +139,9 @@ class _Training:
             features = self.features.pooled(self.network, first, needs)
         with ranks.in_turn():
             usable = run.usable(features.seen if features else None)
+        self.skipped.add_others(self.listed, usable.tolist())
+        if ranks.first:
+            self.skipped.write(run.skipped_file)
         require_usable(len(usable), self.listed.root)
         self.features.usable = usable
         self.images = self.listed.subset(usable.tolist())
@@ -309,6 +313,8 @@ class _Training:
                 self.skipped.add(path, reason)
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
+            # The model is last: a run that has one lacks nothing else.
+            self.skipped.write(self.run.skipped_file)
             notes = {"images": str(len(self.images))}
             if any(each.method.supervised for each in self.recipe.rounds):
                 notes["labels"] = "this model was TRAINED WITH LABELS"

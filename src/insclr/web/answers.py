@@ -17,6 +17,7 @@ class Limits(BaseModel):
 
     bytes: int
     pixels: int = Field(description="of one uploaded picture")
+    request_pixels: int = Field(description="of all pictures of one request")
     queries: int = Field(description="pictures and rows together")
     top: int
 
@@ -70,15 +71,17 @@ class SearchAnswer(BaseModel):
     matches: list[MatchAnswer]
 
 
-def picture_answer(store: int, row: Row) -> PictureAnswer:
-    """A row as the API shows it."""
-    return PictureAnswer(**_address(store, row.id), path=row.image.path, columns=dict(row.image.columns))
+def picture_answer(store: int, row: Row, root: str = "") -> PictureAnswer:
+    """A row as the API shows it, `root` being the path before all of ours."""
+    return PictureAnswer(
+        **_address(store, row.id, root), path=row.image.path, columns=dict(row.image.columns)
+    )
 
 
-def match_answer(store: int, match: Match) -> MatchAnswer:
+def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
     """A match as the API shows it."""
     return MatchAnswer(
-        **_address(store, match.id),
+        **_address(store, match.id, root),
         path=match.path,
         columns=dict(match.columns),
         similarity=round(match.similarity, 4),
@@ -87,6 +90,6 @@ def match_answer(store: int, match: Match) -> MatchAnswer:
     )
 
 
-def _address(store: int, id_: int) -> dict[str, str]:
-    base = f"/api/stores/{store}/rows/{id_}"
+def _address(store: int, id_: int, root: str) -> dict[str, str]:
+    base = f"{root}/api/stores/{store}/rows/{id_}"
     return {"ref": f"{store}:{id_}", "thumbnail": f"{base}/thumbnail", "picture": f"{base}/picture"}

@@ -1,16 +1,18 @@
 """The JSON API: the same functions as the command line, for the page and for programs."""
 
+import asyncio
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, File, Form, Header, Path, Query, Request, Response, UploadFile
-from fastapi.responses import FileResponse
+from fastapi.concurrency import run_in_threadpool
 
 from insclr.arrays import Descriptors
-from insclr.data.decode import BadImage
+from insclr.data.decode import BadImage, Box
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
@@ -24,14 +26,24 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
-from insclr.web.queries import RowQuery, UploadQuery, describe_queries, parse_boxes, parse_row
+from insclr.web.decode_pool import Busy
+from insclr.web.load import Full
+from insclr.web.queries import (
+    RowQuery,
+    UploadQuery,
+    describe_queries,
+    parse_boxes,
+    parse_row,
+    require_few_pixels,
+)
+from insclr.web.request_checks import RETRY
 from insclr.web.served import Refused, Served, ServedStore
 
 _SAYS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
-    503: {"model": Problem, "description": "The store does not answer just now"},
+    503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
 }
 _SEARCH_SAYS = _SAYS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
@@ -72,13 +84,18 @@ def about(served: Offer) -> AboutAnswer:
     ]
     settings = served.settings
     limits = Limits(
-        bytes=settings.max_bytes, pixels=settings.max_pixels, queries=settings.max_queries, top=MAX_TOP
+        bytes=settings.max_bytes,
+        pixels=settings.max_pixels,
+        request_pixels=settings.max_request_pixels,
+        queries=settings.max_queries,
+        top=MAX_TOP,
     )
     return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
 
 
 @api.post("/search", responses=_SEARCH_SAYS)
-def search(
+async def search(
+    request: Request,
     served: Offer,
     pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
     boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
@@ -93,27 +110,72 @@ def search(
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
-    began = time.perf_counter()
-    home, limits = served.store(store), served.settings
+    limits = served.settings
     count = len(pictures) + len(rows)
     if not 1 <= count <= limits.max_queries:
         raise Refused(422, f"give 1 to {limits.max_queries} queries (pictures and rows), not {count}")
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate)
-    upload_boxes, stored_boxes = parse_boxes(boxes, len(pictures)), parse_boxes(row_boxes, len(rows))
-    row_queries = [parse_row(served, ref, box) for ref, box in zip(rows, stored_boxes, strict=True)]
+    upload_boxes = parse_boxes(boxes, len(pictures))
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
+    query = _Query(store, asked, uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
+    gone = threading.Event()
+    if not uploads and not any(row_boxes):
+        return await run_in_threadpool(_answer, served, query, gone)
+    # Decoding waits for its turn in a thread: only so many may do so, or none would be left for other requests.
+    try:
+        with served.uploads.held():
+            return await _unless_gone(request, gone, run_in_threadpool(_answer, served, query, gone))
+    except (Full, Busy):
+        raise Refused(503, "too many pictures are being searched for: try again in a moment", RETRY) from None
+
+
+@dataclass(frozen=True)
+class _Query:
+    store: int
+    asked: Search
+    uploads: list[UploadQuery]
+    rows: list[str]
+    row_boxes: list[Box | None]
+    fractions: bool
+
+
+def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswer:
+    began = time.perf_counter()
+    home, limits = served.store(query.store), served.settings
+    rows = [parse_row(served, ref, box) for ref, box in zip(query.rows, query.row_boxes, strict=True)]
+    require_few_pixels(query.uploads, limits.max_pixels, limits.max_request_pixels)
     descriptors = describe_queries(
-        home, uploads, row_queries, fractions=box_unit == "fraction", max_pixels=limits.max_pixels
+        home,
+        query.uploads,
+        rows,
+        fractions=query.fractions,
+        decoders=served.decoders,
+        max_pixels=limits.max_pixels,
+        gone=gone,
     )
-    matches = _others(home, descriptors, asked, row_queries)
+    matches = _others(home, descriptors, query.asked, rows)
     return SearchAnswer(
-        store=store,
+        store=query.store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely for match in matches),
-        reranked=bool(rerank),
+        reranked=bool(query.asked.rerank),
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
-        matches=[match_answer(store, match) for match in matches],
+        matches=[match_answer(query.store, match, limits.root_path) for match in matches],
     )
+
+
+async def _unless_gone(
+    request: Request, gone: threading.Event, work: Coroutine[Any, Any, SearchAnswer]
+) -> SearchAnswer:
+    """Wait for the work; once the client has left, `gone` is set so that it ends soon."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=0.1))[0]:
+            if await request.is_disconnected():
+                gone.set()
+        return await task
+    finally:
+        gone.set()
 
 
 def _others(
@@ -136,16 +198,17 @@ def sample(
     seed: Annotated[int, Query(ge=0, le=2**31)] = 0,
 ) -> list[PictureAnswer]:
     """Some pictures of a store by chance, to start from."""
-    return [picture_answer(store, row) for row in served.store(store).sample(count, seed)]
+    root = served.settings.root_path
+    return [picture_answer(store, row, root) for row in served.store(store).sample(count, seed)]
 
 
 @api.get("/stores/{store}/rows/{row}", responses=_SAYS)
 def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     """What is known of an indexed picture."""
-    return picture_answer(store, served.store(store).row(int(row)))
+    return picture_answer(store, served.store(store).row(int(row)), served.settings.root_path)
 
 
-@api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=FileResponse)
+@api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=Response)
 def thumbnail(
     served: Offer,
     store: StoreNumber,
@@ -156,12 +219,12 @@ def thumbnail(
     home = served.store(store)
     found = home.row(int(row))
     with _readable(found):
-        file = home.thumbnail(found)
+        content = home.thumbnail(found, served.decoders)
     # A browser may keep it but asks each time: a vanished file must not go on being shown.
     headers = {"cache-control": "private, no-cache", "etag": f'"{found.image.hash}"'}
     if if_none_match == headers["etag"]:
         return Response(status_code=304, headers=headers)
-    return FileResponse(file, media_type="image/jpeg", headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 @api.get("/stores/{store}/rows/{row}/picture", responses=_SAYS | _JPEG, response_class=Response)
@@ -170,7 +233,7 @@ def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
     home = served.store(store)
     found = home.row(int(row))
     with _readable(found):
-        content = home.preview(found)
+        content = home.preview(found, served.decoders)
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
 
@@ -181,3 +244,5 @@ def _readable(row: Row) -> Iterator[None]:
         yield
     except BadImage as bad:
         raise Refused(404, f"{row.image.path}: {bad.reason}") from bad
+    except Busy:
+        raise Refused(503, "too many pictures are being decoded: try again in a moment", RETRY) from None

@@ -1,16 +1,19 @@
 """From what a request brings (uploads, rows, boxes) to query descriptors for a store."""
 
-import io
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from insclr.arrays import Descriptors
-from insclr.data.decode import BadImage, Box, decode, read_header
+from insclr.data.decode import BadImage, Box, read_header
+from insclr.data.decode_limits import MAX_PIXELS
 from insclr.retrieval.store import Row
+from insclr.web.decode_pool import DecodedImage, DecodePool
 from insclr.web.served import Refused, Served, ServedStore
 
 
@@ -61,66 +64,106 @@ def parse_row(served: Served, ref: str, box: Box | None) -> RowQuery:
     return RowQuery(home, home.row(int(id_)), box)
 
 
+def require_few_pixels(uploads: Sequence[UploadQuery], each: int, together: int) -> None:
+    """Refuse pictures that are too large, by what their headers say, before any of them is decoded."""
+    total = 0
+    for query in uploads:
+        with _refused(415, "the upload cannot be used as a picture"):
+            header = read_header(query.content)
+        total += header.width * header.height
+        if header.width * header.height > each:
+            raise Refused(
+                413,
+                f"the picture has {header.width} x {header.height} pixels, more than the "
+                f"{each / 1e6:g} megapixels that are accepted: make it smaller",
+            )
+    if total > together:
+        raise Refused(
+            413,
+            f"the pictures have {total / 1e6:.0f} megapixels together, more than the {together / 1e6:g} that "
+            "are accepted at once: send fewer or smaller ones",
+        )
+
+
 def describe_queries(
     store: ServedStore,
     uploads: Sequence[UploadQuery],
     rows: Sequence[RowQuery],
     *,
     fractions: bool,
+    decoders: DecodePool,
     max_pixels: int,
+    gone: threading.Event,
 ) -> Descriptors:
-    """The descriptors (queries, dim) of all queries; a row of the same store needs no network."""
+    """The descriptors (queries, dim) of all queries; a row of the same store needs no network.
+
+    Pictures are decoded and described one by one, so that a request holds one at a time.
+    """
     stored = [one.row for one in rows if one.home is store and one.box is None]
-    described = [one for one in rows if one.home is not store or one.box is not None]
-    longest = store.describer.longest
-    decoded = [_decoded_upload(one, longest, max_pixels) for one in uploads]
-    decoded += [_decoded_row(one, longest) for one in described]
     parts: list[Descriptors] = []
     try:
         if stored:
             parts.append(store.descriptors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
-    if decoded:
-        given = [one.box for one in uploads] + [one.box for one in described]
-        boxes = [_box_in_pixels(box, one, fractions) for box, one in zip(given, decoded, strict=True)]
-        parts.append(store.describer.images(decoded, boxes))
+
+    def describe(source: bytes | Path, box: Box | None, limit: int) -> None:
+        part = None if box is None else _extent(source, box, fractions)
+        found = decoders.pixels(source, store.describer.longest, part=part, max_pixels=limit, gone=gone)
+        inside = _box_in_pixels(box, found.whole, fractions)
+        scaled = None if inside is None else _scaled(inside, found)
+        parts.append(store.describer.images([found.image], [scaled]))
+
+    for upload in uploads:
+        with _refused(415, "the upload cannot be used as a picture"):
+            describe(upload.content, upload.box, max_pixels)
+    for row in rows:
+        if row.home is not store or row.box is not None:
+            with _refused(404, f"{row.row.image.path} cannot be read"):
+                describe(row.home.file(row.row), row.box, MAX_PIXELS)
     return np.concatenate(parts)
 
 
-def _decoded_upload(query: UploadQuery, longest: int, max_pixels: int) -> Image.Image:
+@contextmanager
+def _refused(status: int, what: str) -> Iterator[None]:
     try:
-        header = read_header(io.BytesIO(query.content))
-        if header.width * header.height > max_pixels:
-            raise Refused(
-                413,
-                f"the picture has {header.width} x {header.height} pixels, more than the "
-                f"{max_pixels / 1e6:g} megapixels that are accepted: make it smaller",
-            )
-        return decode(io.BytesIO(query.content), None if query.box else longest)
+        yield
     except BadImage as bad:
-        status = 413 if bad.reason.startswith("too large") else 415
-        raise Refused(status, f"the upload cannot be used as a picture: {bad.reason}") from bad
+        large = status == 415 and bad.reason.startswith("too large")
+        raise Refused(413 if large else status, f"{what}: {bad.reason}") from bad
 
 
-def _decoded_row(query: RowQuery, longest: int) -> Image.Image:
-    try:
-        return decode(query.home.file(query.row), None if query.box else longest)
-    except BadImage as bad:
-        raise Refused(404, f"{query.row.image.path} cannot be read: {bad.reason}") from bad
+def _extent(source: bytes | Path, box: Box, fractions: bool) -> tuple[float, float]:
+    """Width and height of a box in pixels."""
+    left, top, right, bottom = box
+    if not fractions:
+        return right - left, bottom - top
+    header = read_header(source)
+    # The header's sides may be swapped in the upright picture: the longer one is what matters.
+    side = max(header.width, header.height)
+    return (right - left) * side, (bottom - top) * side
 
 
-def _box_in_pixels(box: Box | None, image: Image.Image, fractions: bool) -> Box | None:
+def _scaled(box: Box, found: DecodedImage) -> Box:
+    """The box in pixels of the reduced picture, at least one of them."""
+    left, top, right, bottom = (side / found.factor for side in box)
+    width, height = found.image.size
+    left, top = min(left, width - 1), min(top, height - 1)
+    return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
+
+
+def _box_in_pixels(box: Box | None, size: tuple[int, int], fractions: bool) -> Box | None:
     """The part of the box that lies inside the picture, at least a pixel of it."""
     if box is None:
         return None
     left, top, right, bottom = box
+    width, height = size
     if fractions:
-        left, right = left * image.width, right * image.width
-        top, bottom = top * image.height, bottom * image.height
-    if right <= 0 or bottom <= 0 or left >= image.width or top >= image.height:
-        raise Refused(422, f"the box lies outside of the picture of {image.width} x {image.height} pixels")
+        left, right = left * width, right * width
+        top, bottom = top * height, bottom * height
+    if right <= 0 or bottom <= 0 or left >= width or top >= height:
+        raise Refused(422, f"the box lies outside of the picture of {width} x {height} pixels")
     # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
-    left, top = min(max(left, 0), image.width - 1), min(max(top, 0), image.height - 1)
-    right, bottom = min(max(right, left + 1), image.width), min(max(bottom, top + 1), image.height)
+    left, top = min(max(left, 0), width - 1), min(max(top, 0), height - 1)
+    right, bottom = min(max(right, left + 1), width), min(max(bottom, top + 1), height)
     return left, top, right, bottom

@@ -1,21 +1,24 @@
 """The stores as the page sees them: searched by pictures and rows, shown as thumbnails."""
 
-import io
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from insclr.arrays import Descriptors
-from insclr.data.decode import decode
-from insclr.files import whole_file
+from insclr.data.decode_limits import MAX_PIXELS
+from insclr.files import is_there, whole_file
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
+from insclr.web.decode_pool import DecodePool
+from insclr.web.load import Numbers, Room
 from insclr.web.settings import ServeSettings
+
+_log = logging.getLogger(__name__)
 
 THUMBNAIL = 320
 PREVIEW = 1600
@@ -25,10 +28,11 @@ _LARGEST_ID = 2**63 - 1
 class Refused(Exception):
     """A request that cannot be served: the HTTP status and what to tell the person."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.headers = headers
 
 
 class ServedStore:
@@ -65,20 +69,27 @@ class ServedStore:
         chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
         return self.store.rows([int(one) for one in chosen])
 
-    def thumbnail(self, row: Row) -> Path:
-        """A small JPEG of the row's picture, made once; raises BadImage when the file gives none (any more)."""
+    def thumbnail(self, row: Row, decoders: DecodePool) -> bytes:
+        """A small JPEG of the row's picture, kept where the store can be written.
+
+        Raises BadImage when the file gives none (any more).
+        """
         name = row.image.hash
         file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
         source = self.file(row)
-        if not file.exists() or not source.exists():
-            small = _jpeg(source, THUMBNAIL, quality=82)
+        if file.exists() and is_there(source):
+            return file.read_bytes()
+        small = decoders.jpeg(source, THUMBNAIL, 82, MAX_PIXELS)
+        try:
             with whole_file(file) as scratch:
                 scratch.write_bytes(small)
-        return file
+        except OSError as error:
+            _log.debug("thumbnails cannot be kept: %s", error)
+        return small
 
-    def preview(self, row: Row) -> bytes:
+    def preview(self, row: Row, decoders: DecodePool) -> bytes:
         """A JPEG to look at closely; raises BadImage when the file gives no picture."""
-        return _jpeg(self.file(row), PREVIEW, quality=90)
+        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS)
 
     def name(self) -> str:
         """The last part of the store's address."""
@@ -91,17 +102,13 @@ class Served:
 
     stores: tuple[ServedStore, ...]
     settings: ServeSettings
+    decoders: DecodePool
+    uploads: Room  # requests with pictures at once
+    bytes: Room  # of all requests together
+    numbers: Numbers
 
     def store(self, number: int) -> ServedStore:
         """The store of this number; Refused when there is none."""
         if number >= len(self.stores):
             raise Refused(404, f"there is no store {number}: this server has {len(self.stores)}")
         return self.stores[number]
-
-
-def _jpeg(source: Path, side: int, quality: int) -> bytes:
-    image = decode(source, longest=side)
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    written = io.BytesIO()
-    image.save(written, "JPEG", quality=quality, optimize=True)
-    return written.getvalue()

@@ -3,9 +3,11 @@
 import logging
 import os
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from insclr.errors import UserError
 from insclr.web.settings import ServeSettings
@@ -13,9 +15,10 @@ from insclr.web.settings import ServeSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from insclr.web.served import ServedStore
+    from insclr.web.served import Served, ServedStore
 
 _log = logging.getLogger(__name__)
+_GRACE = 4  # seconds that requests under way have after SIGTERM
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -25,25 +28,46 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         from fastapi import FastAPI
         from fastapi.responses import FileResponse
         from fastapi.staticfiles import StaticFiles
+        from starlette.formparsers import MultiPartParser
     except ImportError:
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
     from insclr.web.api import api
+    from insclr.web.decode_pool import DecodePool
+    from insclr.web.load import Numbers, Room
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
 
     settings = settings or ServeSettings()
+
     # The usual documentation pages load scripts from other hosts: we bring our own.
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        served.decoders.close()
+
     app = FastAPI(
         title="InsCLR search",
         version=__version__,
         summary="Show a photo, get every photo of that thing.",
         docs_url=None,
         redoc_url=None,
+        lifespan=lifespan,
     )
-    app.state.served = Served(tuple(stores), settings)
+    served = Served(
+        tuple(stores),
+        settings,
+        DecodePool(settings.decoders, settings.decode_seconds),
+        uploads=Room(settings.max_uploads),
+        bytes=Room(settings.max_server_bytes),
+        numbers=Numbers(),
+    )
+    app.state.served = served
     app.include_router(api)
     _explain_errors(app)
+    _tell_state(app, served)
+    # Uploads stay in memory: nothing of them is ever written to disk.
+    MultiPartParser.spool_max_size = settings.max_bytes + 1
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
@@ -54,8 +78,28 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         return FileResponse(_STATIC / "docs.html")
 
     app.mount("/static", StaticFiles(directory=_STATIC))
-    app.add_middleware(RequestChecks, settings=settings)
+    app.add_middleware(RequestChecks, settings=settings, room=served.bytes, numbers=served.numbers)
     return app
+
+
+def _tell_state(app: "FastAPI", served: "Served") -> None:
+    """/healthz for whoever restarts the server, /metrics for Prometheus (with the token, like every page)."""
+    from fastapi.responses import JSONResponse, PlainTextResponse
+
+    from insclr.web.request_checks import HEALTH
+
+    @app.get(HEALTH, include_in_schema=False)
+    async def health() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> PlainTextResponse:
+        gauges = {
+            "uploads_in_progress": float(served.uploads.taken),
+            "request_bytes_in_progress": float(served.bytes.taken),
+            "decoders_killed_total": float(served.decoders.killed),
+        }
+        return PlainTextResponse(served.numbers.text(gauges), media_type="text/plain; version=0.0.4")
 
 
 def _explain_errors(app: "FastAPI") -> None:
@@ -64,16 +108,22 @@ def _explain_errors(app: "FastAPI") -> None:
     from fastapi.responses import JSONResponse
 
     from insclr.retrieval.store import StoreUnavailable
+    from insclr.web.decode_pool import ClientGone
+    from insclr.web.request_checks import RETRY
     from insclr.web.served import Refused
 
     @app.exception_handler(Refused)
     def refused(_: Request, error: Refused) -> JSONResponse:
-        return JSONResponse({"detail": error.detail}, status_code=error.status)
+        return JSONResponse({"detail": error.detail}, status_code=error.status, headers=error.headers)
+
+    @app.exception_handler(ClientGone)
+    def nobody_there(_: Request, __: ClientGone) -> JSONResponse:
+        return JSONResponse({"detail": "the client has gone"}, status_code=499)
 
     @app.exception_handler(StoreUnavailable)
     def unavailable(_: Request, error: StoreUnavailable) -> JSONResponse:
         _log.warning("%s", error)
-        return JSONResponse({"detail": str(error)}, status_code=503)
+        return JSONResponse({"detail": str(error)}, status_code=503, headers=RETRY)
 
     @app.exception_handler(UserError)
     def mistake(_: Request, error: UserError) -> JSONResponse:
@@ -100,10 +150,12 @@ def open_served(
 
 
 def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
-    """Serve until interrupted; UserError when the port is taken."""
+    """Serve until interrupted, and end soon after; UserError when the port is taken."""
     app = create_app(stores, settings)
     import torch
     import uvicorn
+
+    from insclr.web.guarded_http import guarded
 
     # Two requests are embedded at a time (see ModelDescriber): each gets half of the cores.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
@@ -117,5 +169,30 @@ def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
             raise UserError(
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror}): give another --port"
             ) from error
-        config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=30)
-        uvicorn.Server(config).run(sockets=[listener])
+        config = uvicorn.Config(
+            app,
+            http=guarded(settings.header_seconds, settings.max_connections),
+            ws="none",
+            log_level="warning",
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_GRACE,
+            proxy_headers=bool(settings.proxy),
+            forwarded_allow_ips=settings.proxy or None,
+        )
+        _server_class()(config).run(sockets=[listener])
+
+
+def _server_class() -> Any:
+    import uvicorn
+
+    class _EndingServer(uvicorn.Server):
+        """A server that is gone a few seconds after it was told to stop, whatever its threads are doing."""
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            timer = threading.Timer(_GRACE + 3, os._exit, (143,))
+            timer.daemon = True
+            timer.start()
+            await super().shutdown(sockets)
+
+    return _EndingServer

@@ -1,30 +1,58 @@
 """What `insclr serve` can be told."""
 
+import os
+import re
+import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from insclr.errors import UserError
+from insclr.files import open_text
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
+TOKEN_VARIABLE = "INSCLR_TOKEN"
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Where the page is served and what it accepts."""
+    """Where the page is served, to whom, and what it accepts."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     token: str = ""  # when given, every request must carry it
+    insecure: bool = False  # serve other machines without a token
+    root_path: str = ""  # where a proxy shows the page, such as /photos; the proxy takes it off again
+    names: tuple[str, ...] = ()  # further host names that the page is asked for by, such as a proxy's
+    proxy: str = ""  # address of a proxy whose X-Forwarded-* headers are believed
+
     max_bytes: int = 25_000_000  # of one request
     max_pixels: int = 64_000_000  # of one uploaded picture
+    max_request_pixels: int = 100_000_000  # of all pictures of one request
     max_queries: int = 16  # pictures and rows of one query set
+    max_server_bytes: int = 150_000_000  # of all requests that are being received or answered
+    max_uploads: int = 8  # requests with pictures that are answered at once
+    decoders: int = 2  # processes that decode pictures
+    decode_seconds: float = 10.0  # for one picture
+    body_seconds: float = 60.0  # for the body of a request to arrive
+    header_seconds: float = 10.0  # for the head of a request to arrive
+    max_connections: int = 500
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UserError(f"port {self.port} does not exist: give one from 0 to 65535")
-        if self.token and (len(self.token) < 8 or not self.token.isascii() or " " in self.token):
+        if self.token and not re.fullmatch(r"[!-~]{8,}", self.token):
             raise UserError("a token needs at least 8 characters, ASCII without spaces")
         if self.max_bytes < 1 or self.max_pixels < 1:
             raise UserError("the limits of uploads must be positive")
+        if self.root_path and not (self.root_path.startswith("/") and self.root_path[-1] != "/"):
+            raise UserError(
+                f"the root path {self.root_path!r} must begin with / and not end with it: /photos"
+            )
+        if not self.local and not self.token and not self.insecure:
+            raise UserError(
+                f"--host {self.host} lets everybody in the network see these photos: give a token (--token-file, "
+                f"--make-token or the variable {TOKEN_VARIABLE}), or say --insecure"
+            )
 
     @property
     def local(self) -> bool:
@@ -34,10 +62,26 @@ class ServeSettings:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names under which the page may be asked for: a foreign name is another site's doing (DNS rebinding)."""
-        return _LOCAL if self.local else ("*",)
+        return (*_LOCAL, *self.names) if self.local or self.names else ("*",)
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """What to open in a browser, without the token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{host}:{self.port}/"
+
+
+def find_token(file: Path | None, make: bool) -> str:
+    """The token from a file, the environment, or a new one; empty without any of them."""
+    if file is not None:
+        try:
+            with open_text(file) as text:
+                token = text.read(1000).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"the token file {file} cannot be read: {error}") from error
+        if not token:
+            raise UserError(f"the token file {file} is empty: write a token of 8 characters or more into it")
+        return token
+    if make:
+        return secrets.token_urlsafe(24)
+    return os.environ.get(TOKEN_VARIABLE, "")

@@ -1,5 +1,6 @@
 """The embedded store: a folder with a SQLite database of rows and descriptors, searched in memory beside it."""
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
-from insclr.retrieval.store.lock import only_writer
+from insclr.files import sync_folder
+from insclr.lock import only_writer
+from insclr.retrieval.store.database import connect, damaged, explained
 from insclr.retrieval.store.nearest import NearestRows
 from insclr.retrieval.store.rows import IndexedImage, Neighbours, Row, StoreInfo, check_descriptors
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
@@ -58,13 +61,18 @@ class LocalStore:
         self.uri = str(folder)
         self.cache = folder / "cache"
         self._folder = folder
+        self._file = folder / _ROWS
         self._lock = threading.RLock()
         self._nearest: NearestRows | None = None
         self._loaded_version = ""
         self._load_again_at = 0.0
         self._filters: dict[Condition, NDArray[np.bool_]] = {}
-        self._rows = _connect(folder / _ROWS)
-        self.info = self._read_info()
+        self._rows = connect(self._file)
+        try:
+            self.info = self._read_info()
+        except BaseException:
+            self._rows.close()
+            raise
 
     @classmethod
     def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
@@ -78,13 +86,14 @@ class LocalStore:
                     f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
                 )
         folder.mkdir(parents=True, exist_ok=True)
-        rows = _connect(folder / _ROWS)
-        rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         text = json.dumps(
             {"model": info.model, "fingerprint": info.fingerprint, "dim": info.dim, "root": str(info.root)}
         )
-        rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (text,))
-        rows.close()
+        rows = connect(folder / _ROWS)
+        with explained(folder / _ROWS), contextlib.closing(rows):
+            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (text,))
+        sync_folder(folder)
         return cls(folder)
 
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
@@ -114,7 +123,7 @@ class LocalStore:
 
     def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
-        return {row.image.path: row for row in map(_row, self._select(_SELECT_ROW))}
+        return {row.image.path: row for row in map(self._row, self._select(_SELECT_ROW))}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids in this order; ids that are gone are left out."""
@@ -123,7 +132,8 @@ class LocalStore:
             part = [int(one) for one in ids[start : start + 500]]
             places = ",".join("?" * len(part))
             found |= {
-                row.id: row for row in map(_row, self._select(f"{_SELECT_ROW} WHERE id IN ({places})", part))
+                row.id: row
+                for row in map(self._row, self._select(f"{_SELECT_ROW} WHERE id IN ({places})", part))
             }
         return [found[int(one)] for one in ids if int(one) in found]
 
@@ -156,7 +166,7 @@ class LocalStore:
 
     def set_note(self, name: str, text: str) -> None:
         """Keep a text under this name."""
-        with self._lock, self._rows:
+        with self._lock, explained(self._file), self._rows:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
 
     def version(self) -> str:
@@ -169,12 +179,19 @@ class LocalStore:
             self._rows.close()
 
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self._lock, explained(self._file):
             return self._rows.execute(statement, values).fetchall()
+
+    def _row(self, values: tuple[Any, ...]) -> Row:
+        id_, path, hash_, size, mtime, columns = values
+        try:
+            return Row(id_, IndexedImage(path, hash_, size, mtime, dict(json.loads(columns))))
+        except (ValueError, TypeError) as error:
+            raise damaged(self._file, error) from error
 
     @contextmanager
     def _transaction(self, images: Sequence[IndexedImage] = ()) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._rows:
+        with self._lock, explained(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             yield self._rows
             self._keep_column_names(images)
@@ -190,11 +207,9 @@ class LocalStore:
     def _read_info(self) -> StoreInfo:
         try:
             found = json.loads(self.note("info") or "")
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise UserError(
-                f"{self._folder / _ROWS} is not a store of insclr ({error}): index into a new one"
-            ) from error
-        return StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+            return StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise damaged(self._file, error) from error
 
     def _loaded(self) -> NearestRows:
         version = self.version()
@@ -207,6 +222,8 @@ class LocalStore:
                 found = self._select("SELECT id, vector FROM pictures ORDER BY id")
                 ids = np.array([row[0] for row in found], dtype=np.int64)  # (rows,)
                 halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
+                if halves.size != len(ids) * self.info.dim:
+                    raise damaged(self._file, ValueError("descriptors of another length"))
                 descriptors = halves.reshape(len(ids), self.info.dim)
                 self._nearest = NearestRows(ids, descriptors, self.cache / f"coarse-{version}.faiss")
                 self._loaded_version = version
@@ -254,16 +271,6 @@ def _column(source: str, name: str) -> tuple[str, list[object]]:
     return f"(SELECT value FROM json_each({source}) WHERE key = ?)", [name]
 
 
-def _connect(file: Path) -> sqlite3.Connection:
-    try:
-        rows = sqlite3.connect(file, timeout=30, check_same_thread=False, isolation_level=None)
-        rows.execute("PRAGMA journal_mode = WAL")
-        rows.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.DatabaseError as error:
-        raise UserError(f"{file} cannot be opened as a store ({error})") from error
-    return rows
-
-
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
     columns: Mapping[str, str] = image.columns
     numbers = {name: number for name, text in columns.items() if (number := number_of(text)) is not None}
@@ -275,8 +282,3 @@ def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
         json.dumps(dict(columns), ensure_ascii=False),
         json.dumps(numbers),
     )
-
-
-def _row(values: tuple[Any, ...]) -> Row:
-    id_, path, hash_, size, mtime, columns = values
-    return Row(id_, IndexedImage(path, hash_, size, mtime, json.loads(columns)))

@@ -20,9 +20,9 @@ function explain(status, body) {
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-export const about = () => answer(fetch("/api/about"));
+export const about = () => answer(fetch("api/about"));
 
-export const sample = (store, seed) => answer(fetch(`/api/stores/${store}/sample?count=24&seed=${seed}`));
+export const sample = (store, seed) => answer(fetch(`api/stores/${store}/sample?count=24&seed=${seed}`));
 
 export function search(query, options, signal) {
   const form = new FormData();
@@ -38,5 +38,5 @@ export function search(query, options, signal) {
   }
   form.append("box_unit", "fraction");
   for (const [name, value] of Object.entries(options)) form.append(name, value);
-  return answer(fetch("/api/search", { method: "POST", body: form, signal }));
+  return answer(fetch("api/search", { method: "POST", body: form, signal }));
 }

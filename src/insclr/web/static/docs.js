@@ -2,7 +2,7 @@
 
 import { byId, element } from "./dom.js";
 
-const description = await (await fetch("/openapi.json")).json();
+const description = await (await fetch("openapi.json")).json();
 const resolve = (schema) => (schema?.$ref ? description.components.schemas[schema.$ref.split("/").at(-1)] : schema);
 
 function typeOf(schema) {

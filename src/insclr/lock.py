@@ -12,7 +12,7 @@ from insclr.errors import UserError
 
 @contextlib.contextmanager
 def only_writer(file: Path, wait: float) -> Iterator[None]:
-    """Hold the lock on `file`; the system frees it when the process ends in whatever way.
+    """Hold the lock on `file`; the system frees it when the process and all that it forked have ended.
 
     UserError, naming the other process, when it is still held after `wait` seconds.
     """

@@ -1,0 +1,66 @@
+"""The SQLite file of a store: opened durably, or read-only, with its errors in words for people."""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from insclr.errors import UserError
+
+
+def connect(file: Path) -> sqlite3.Connection:
+    """Open the database, making it where there is none; UserError when it cannot be one."""
+    options: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "isolation_level": None}
+    with explained(file):
+        if file.exists() and not os.access(file.parent, os.W_OK):
+            return _connect_read_only(file, options)
+        rows: sqlite3.Connection = sqlite3.connect(file, **options)
+        try:
+            rows.execute("PRAGMA journal_mode = WAL")
+            # A batch that was told to be written stays written, even after a power cut: one fsync (some
+            # milliseconds) beside the seconds that describing a batch takes.
+            rows.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            rows.close()
+            raise
+        return rows
+
+
+def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connection:
+    """Open the database on a read-only disk: without a log of unfinished writes it needs no file beside it."""
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise UserError(
+            f"{file.parent} cannot be written, and its last writer did not finish: copy the folder to a disk that "
+            "can be written and use the copy."
+        )
+    rows: sqlite3.Connection = sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True, **options
+    )
+    return rows
+
+
+@contextmanager
+def explained(file: Path) -> Iterator[None]:
+    """Turn SQLite's errors into UserErrors, a full or read-only disk into the OSError it is."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise OSError(errno.EROFS, f"cannot be written ({error})", str(file)) from error
+        if code == sqlite3.SQLITE_BUSY:
+            raise UserError(f"{file} is busy with another writer: try again when it has finished.") from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise OSError(errno.EIO, f"the disk fails ({error})", str(file)) from error
+        raise damaged(file, error) from error
+
+
+def damaged(file: Path, error: Exception) -> UserError:
+    """What to say of a file that holds no rows of ours."""
+    return UserError(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")

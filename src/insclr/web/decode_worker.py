@@ -1,0 +1,94 @@
+"""A process that does nothing but decode images of strangers: small, limited, and killed when it overruns.
+
+It takes jobs from its standard input and answers on its standard output, each as a JSON header and bytes:
+nothing that comes out of it is ever run. It imports neither torch nor the rest of the server.
+"""
+
+import io
+import json
+import math
+import os
+import resource
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from PIL import Image
+
+from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
+from insclr.data.decode_limits import require_few_pixels
+
+FRAME = struct.Struct(">II")  # lengths of header and bytes
+MEMORY = 2_000_000_000  # bytes of address space
+_KEPT_PIXELS = 16_000_000  # an image above is reduced as far as the describer cannot tell
+
+
+def main() -> None:
+    """Serve jobs until the standard input ends, which it does with the server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Image.init()  # while files may still be opened freely
+    _limit_itself()
+    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
+    while (frame := jobs.read(FRAME.size)) and len(frame) == FRAME.size:
+        lengths = FRAME.unpack(frame)
+        job = json.loads(jobs.read(lengths[0]))
+        header, content = _answer(job, jobs.read(lengths[1]))
+        _write(answers, header, content)
+
+
+def _limit_itself() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)  # searches go first
+
+
+def _answer(job: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+    try:
+        if job["path"] is not None:
+            content = read_image_bytes(Path(job["path"]))
+        header = read_header(content)
+        require_few_pixels(header.width, header.height, job["max_pixels"])
+        if job["jpeg"]:
+            return {}, _jpeg(content, job["longest"], job["jpeg"])
+        return _pixels(content, job)
+    except BadImage as bad:
+        return {"reason": bad.reason}, b""
+
+
+def _jpeg(content: bytes, side: int, quality: int) -> bytes:
+    image = decode(content, longest=side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    image.save(written, "JPEG", quality=quality, optimize=True)
+    return written.getvalue()
+
+
+def _pixels(content: bytes, job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The RGB bytes, the size of the whole image, and the factor by which it was reduced."""
+    longest, part = job["longest"], job["part"]
+    # A part is given in pixels of the file: only a whole image may be decoded smaller.
+    image = decode(content, None if part else longest)
+    whole = image.size
+    if image.width * image.height > _KEPT_PIXELS:
+        wanted = max(part or whole)
+        factor = max(f for f in (1, 2, 4, 8, 16) if f == 1 or math.floor(wanted / f) >= 2 * longest)
+        image = image.reduce(factor) if factor > 1 else image
+    else:
+        factor = 1
+    return {"size": image.size, "whole": whole, "factor": factor}, image.tobytes()
+
+
+def _write(stream: BinaryIO, header: dict[str, Any], content: bytes) -> None:
+    text = json.dumps(header).encode()
+    stream.write(FRAME.pack(len(text), len(content)))
+    stream.write(text)
+    stream.write(content)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What one file may cost: memory, scans, time."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_files import jpeg_bytes, photo, png_claiming, repeated_scans
+from PIL import Image
+
+from insclr.data import decode_limits
+from insclr.data.decode import BadImage, decode
+from insclr.data.decode_limits import count_scans
+
+
+def reason(content: bytes) -> str:
+    with pytest.raises(BadImage) as caught:
+        decode(content)
+    return caught.value.reason
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded() -> None:
+    assert reason(repeated_scans(photo(640, 480), 3000)).startswith("too many scans")
+    assert decode(repeated_scans(photo(64, 48), 20)).size == (64, 48)
+
+
+def test_many_scans_of_a_large_jpeg_are_too_many() -> None:
+    # 90 passes over 64 megapixels: 5.8 of the 4 thousand million pixels that may be passed over.
+    header = jpeg_bytes(photo(64, 48), progressive=True)
+    at = header.index(b"\xff\xc2") + 5
+    large = header[:at] + (8000).to_bytes(2) * 2 + header[at + 4 :]
+    last = large[large.rindex(b"\xff\xda") : -2]
+    assert reason(large[:-2] + 80 * last + large[-2:]) == "too many scans for a JPEG of 8000 x 8000: 90"
+
+
+def test_scans_are_counted_as_the_decoder_meets_them() -> None:
+    assert count_scans(jpeg_bytes(photo(32, 32))) == (1, 3)
+    assert count_scans(jpeg_bytes(photo(32, 32), progressive=True))[0] == 10
+    # What looks like a scan inside metadata, or after the end (a phone's moving photo), is none.
+    image = jpeg_bytes(photo(32, 32), comment=b"\xff\xda" * 200) + b"\xff\xda" * 200
+    assert count_scans(image) == (1, 3)
+    assert decode(image).size == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "needed"),
+    [
+        (8, 6, "2.0 GB"),  # RGBA: 4 bytes a pixel, and 4 for the RGB image made of it
+        (16, 0, "1.5 GB"),  # 16-bit grey: 2 + 4
+        (8, 4, "2.0 GB"),  # grey with alpha takes as much as RGBA in Pillow
+    ],
+)
+def test_the_budget_is_of_decoded_bytes_and_not_of_pixels(depth: int, colour: int, needed: str) -> None:
+    found = reason(png_claiming(15_800, 15_800, depth, colour))
+    assert found.startswith("too large: 15800 x 15800")
+    assert f"takes {needed} to decode" in found
+
+
+def test_a_drafted_jpeg_costs_what_it_is_decoded_at() -> None:
+    large = jpeg_bytes(photo(16, 16).convert("CMYK"))
+    at = large.index(b"\xff\xc0") + 5
+    claimed = large[:at] + (15_000).to_bytes(2) * 2 + large[at + 4 :]  # 225 megapixels, baseline
+    assert decode(claimed, longest=500).size == (1875, 1875)
+    assert "takes 1.8 GB to decode" in reason(claimed)
+
+
+def test_decoding_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = jpeg_bytes(photo(640, 480))
+    monkeypatch.setattr(decode_limits, "MAX_SECONDS", -1.0)
+    assert reason(content) == "takes longer than -1 s to decode"
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("PNG", "I;16"), ("WEBP", "RGB")])
+def test_decoding_takes_no_more_memory_than_it_was_budgeted(tmp_path: Path, kind: str, mode: str) -> None:
+    side = 5000
+    flat = Image.new("RGBA", (side, side), (9, 9, 9, 99)) if mode == "RGBA" else Image.new(mode, (side, side))
+    stream = io.BytesIO()
+    flat.save(stream, kind)
+    (tmp_path / "image").write_bytes(stream.getvalue())
+    measure = (
+        "import resource, sys\nfrom pathlib import Path\nfrom insclr.data import decode_limits as limits\n"
+        "from insclr.data.decode import decode\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "costs = []\njudge = limits._decoding_bytes\n"
+        "limits._decoding_bytes = lambda *args: costs.append(judge(*args)) or costs[-1]\n"
+        "decode(Path(sys.argv[1]), longest=64)\n"
+        "print(peak(), costs[0])"
+    )
+    base = "import resource\nfrom insclr.data.decode import decode, _openers\n_openers()\n"
+    base += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    idle = int(
+        subprocess.run([sys.executable, "-c", base], capture_output=True, text=True, check=True).stdout
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", measure, tmp_path / "image"], capture_output=True, text=True, check=True
+    )
+    peak, budgeted = map(int, made.stdout.split())
+    # What conversions hold of a strip at a time: a few times 4 megapixels.
+    assert peak - idle < budgeted + 80_000_000

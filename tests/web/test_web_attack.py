@@ -1,0 +1,235 @@
+"""Pictures, clients and connections that mean harm: the server answers others, stays small, and ends when told."""
+
+import contextlib
+import io
+import logging
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from drawn_store import make_store
+from fastapi.testclient import TestClient
+from PIL import Image
+from running_server import Server, running
+
+from insclr.web.served import ServedStore
+from insclr.web.server import create_app
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from made_files import jpeg_bytes, photo, repeated_scans
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    make_store(folder, things=3, views=4)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def server(store: Path) -> Iterator[Server]:
+    with running(store, decode_seconds=1.5, max_uploads=2, header_seconds=1.0, decoders=2) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def strict(store: Path) -> Iterator[Server]:
+    with running(store, max_connections=5, body_seconds=1.0, max_server_bytes=3_000_000) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def slow() -> bytes:
+    """A picture that passes every check of its header and takes some seconds to decode: 60 scans of 49 MP."""
+    return repeated_scans(Image.new("RGB", (7000, 7000), "grey"), 50)
+
+
+def search(server: Server, *contents: bytes, timeout: float = 30.0) -> httpx.Response:
+    files = [("pictures", (f"{i}.jpg", content, "image/jpeg")) for i, content in enumerate(contents)]
+    return httpx.post(f"{server.url}/api/search", files=files, timeout=timeout)
+
+
+def flat_png(side: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("P", (side, side)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_at_once(server: Server) -> None:
+    bomb = repeated_scans(Image.new("RGB", (4000, 4000), "grey"), 3000)
+    began = time.monotonic()
+    answer = search(server, bomb)
+    assert (answer.status_code, time.monotonic() - began < 2) == (415, True)
+    assert "too many scans" in answer.json()["detail"]
+
+
+def test_a_picture_that_takes_too_long_is_given_up_and_costs_one_process(server: Server, slow: bytes) -> None:
+    killed = server.metric("insclr_decoders_killed_total")
+    began = time.monotonic()
+    answer = search(server, slow)
+    assert answer.status_code == 415
+    assert "takes too long" in answer.json()["detail"]
+    assert time.monotonic() - began < 5
+    assert server.metric("insclr_decoders_killed_total") == killed + 1
+    assert search(server, jpeg_bytes(photo(64, 48))).status_code == 200
+
+
+def test_many_flat_pictures_in_one_request_take_no_memory(server: Server) -> None:
+    before = server.memory()
+    picture = flat_png(7900)  # 62 megapixels in some kilobytes
+    highest = before
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.is_set():
+            highest = max(highest, server.memory())
+            time.sleep(0.02)
+
+    done = threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    answer = search(server, *[picture] * 16)
+    one = search(server, picture)
+    done.set()
+    watcher.join()
+    assert answer.status_code == 413
+    assert "together" in answer.json()["detail"]
+    assert one.status_code == 200
+    assert highest - before < 700_000_000
+
+
+def test_when_full_it_says_when_to_come_back_and_rows_are_still_found(server: Server, slow: bytes) -> None:
+    statuses: list[int] = []
+    retry: list[str] = []
+
+    def ask() -> None:
+        answer = search(server, slow)
+        statuses.append(answer.status_code)
+        retry.append(answer.headers.get("retry-after", ""))
+
+    clients = [threading.Thread(target=ask) for _ in range(6)]
+    for client in clients:
+        client.start()
+    time.sleep(0.3)
+    row = httpx.get(f"{server.url}/api/stores/0/sample?count=1").json()[0]["ref"]
+    began = time.monotonic()
+    found = httpx.post(f"{server.url}/api/search", data={"rows": row}, timeout=10)
+    assert (found.status_code, time.monotonic() - began < 1) == (200, True)
+    for client in clients:
+        client.join()
+    assert sorted(statuses) == [415, 415, 503, 503, 503, 503]
+    assert all(after for status, after in zip(statuses, retry, strict=True) if status == 503)
+
+
+def test_work_is_dropped_when_the_client_has_gone(store: Path, slow: bytes) -> None:
+    with running(store, decode_seconds=20.0, max_uploads=1) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            search(server, slow, timeout=0.7)
+        began = time.monotonic()
+        while server.metric("insclr_uploads_in_progress") and time.monotonic() < began + 15:
+            time.sleep(0.05)
+        assert time.monotonic() - began < 2
+        assert search(server, jpeg_bytes(photo(64, 48))).status_code == 200
+        # Told to end in the midst of such work it ends, and its decoders with it.
+        clients = [threading.Thread(target=lambda: _ignored(server, slow)) for _ in range(4)]
+        for client in clients:
+            client.start()
+        time.sleep(0.5)
+        decoders = server.decoders()
+        assert server.stop() < 10
+        assert not [pid for pid in decoders if _lives(pid)]
+        for client in clients:
+            client.join()
+
+
+def _ignored(server: Server, content: bytes) -> None:
+    with contextlib.suppress(httpx.TransportError):
+        search(server, content)
+
+
+def _lives(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and ") Z" not in status.read_text()
+
+
+def test_connections_that_ask_nothing_are_closed(server: Server) -> None:
+    silent = socket.create_connection(("127.0.0.1", server.port))
+    slowly = socket.create_connection(("127.0.0.1", server.port))
+    slowly.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    again = socket.create_connection(("127.0.0.1", server.port))
+    again.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    time.sleep(0.3)
+    again.sendall(b"GET /hea")  # a second request on the same connection, never finished
+    began = time.monotonic()
+    for connection in (silent, slowly, again):
+        connection.settimeout(5)
+        with connection:
+            while connection.recv(4096):
+                pass
+    assert 0.3 < time.monotonic() - began < 3
+
+
+def test_more_connections_than_allowed_are_closed_at_once(strict: Server) -> None:
+    held = [socket.create_connection(("127.0.0.1", strict.port)) for _ in range(20)]
+    time.sleep(0.3)
+    closed = 0
+    for connection in held:
+        connection.setblocking(False)
+        try:
+            closed += connection.recv(1) == b""
+        except BlockingIOError:
+            continue
+        except ConnectionResetError:
+            closed += 1
+    assert closed >= 15
+    for connection in held:
+        connection.close()
+    time.sleep(0.2)
+    assert httpx.get(f"{strict.url}/healthz").status_code == 200
+
+
+def test_a_body_that_never_ends_is_given_up(strict: Server) -> None:
+    with socket.create_connection(("127.0.0.1", strict.port)) as connection:
+        head = "POST /api/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
+        kind = "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+        connection.sendall((head + kind + "--x\r\n").encode())
+        connection.settimeout(5)
+        assert b" 408 " in connection.recv(200)
+    assert strict.metric("insclr_request_bytes_in_progress") == 0
+
+
+def test_requests_that_together_are_too_much_are_put_off(strict: Server) -> None:
+    with socket.create_connection(("127.0.0.1", strict.port)) as connection:
+        connection.sendall(
+            b"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2900000\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+        )
+        time.sleep(0.2)
+        answer = search(strict, b"x" * 1_000_000)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    time.sleep(0.3)
+    assert search(strict, b"x" * 1_000_000).status_code == 415
+
+
+def test_uploads_never_touch_the_disk_or_the_log(
+    collection: ServedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With nowhere to write temporary files, a large upload is searched for all the same."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    stream = io.BytesIO()
+    Image.effect_noise((2000, 2000), 80).save(stream, "PNG")
+    assert len(stream.getvalue()) > 2_000_000
+    app = create_app([collection])
+    with caplog.at_level(logging.DEBUG), TestClient(app, base_url="http://127.0.0.1") as client:
+        for content in (stream.getvalue(), b"no picture" * 200_000):
+            client.post("/api/search", files={"pictures": ("my-secret-name.png", content)})
+        answer = client.post("/api/search", files={"pictures": ("my-secret-name.png", stream.getvalue())})
+    assert answer.status_code == 200
+    assert "my-secret-name" not in caplog.text
+    assert "my-secret-name" not in answer.text
