@@ -53,8 +53,8 @@ def _bank() -> Row:
         rows = torch.randn(64, DIM)
 
         def work(bank: MappedBank) -> None:
-            for step in range(20):
-                bank.write(torch.randint(len(bank), (64,)), rows, step)
+            for _ in range(20):
+                bank.write(torch.randint(len(bank), (64,)), rows)
 
         times = in_turns({name: lambda bank=bank: work(bank) for name, bank in banks.items()}, turns=7)
     return _across("write 20 batches of 64 rows into a mapped bank", times, SIZES)

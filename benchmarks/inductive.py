@@ -44,7 +44,7 @@ def main() -> None:
     recipe = load_recipe(wanted.recipe)
     backbone = recipe.network.backbone
     pretrained = resolve_model(f"pretrained:{backbone}")
-    pretrained = replace(pretrained, recipe=replace(pretrained.recipe, descriptor=recipe.descriptor))
+    pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))
 
     def measure(name: str, model: Model) -> None:
         result = evaluate_labels(describe_images(model, unseen.images), unseen)

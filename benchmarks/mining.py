@@ -10,23 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from insclr.mining.criteria import Criteria
-from insclr.training.banks import RoundBanks, open_banks
-from insclr.training.step import Batch, announce, contrast, decide
 from torch import Tensor
 from torch.nn import functional
 
 from insclr.checkpoint import save_checkpoint
 from insclr.data.tuples import TupleSampler
+from insclr.memory.banks import RoundBanks, open_banks
 from insclr.memory.round_pool import map_large_pool
-from insclr.mining.calibrate import calibrate
+from insclr.methods.batch import Batch
+from insclr.methods.insclr import InsclrMethod
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
-from insclr.recipe import LossRecipe, MiningRecipe, RoundRecipe
+from insclr.recipe import InsclrSettings
+from insclr.training.loss import contrastive_loss
 from table import Row, milliseconds
 from timing import in_turns
 
@@ -38,8 +37,9 @@ _NETWORK = 0.1  # seconds that the network takes for a batch, on a good GPU
 _PASSING = torch.zeros(32 * 2**20)
 
 # The paper's numbers, but every neighbour is selected: the largest query sets, so the most work.
-_RECIPE = RoundRecipe(mining=MiningRecipe(batch_threshold=-1.0), loss=LossRecipe(margin=0.0))
-CRITERIA = calibrate(_RECIPE, functional.normalize(torch.randn(100, 8), dim=1)).criteria
+SETTINGS = InsclrSettings(batch_threshold=-1.0)
+LIKE_B = InsclrSettings(variant="B")
+_MARGIN = 0.0
 
 
 def measure() -> list[Row]:
@@ -110,30 +110,36 @@ class Scene:
         self.banks = open_banks(images, DIM, torch.float16, folder / f"{images}", Ranks())
         self.pool = _random_pool(images, folder / f"{images}", chance)
         self.sampler = TupleSampler(self.pool.ids[:, : SLOTS + 1].clone(), TUPLES, SLOTS - 1, seed=0)
+        self.method, self.like_b = self._method(SETTINGS), self._method(LIKE_B)
         self.chance = chance
         self.step = 0
+
+    def _method(self, settings: InsclrSettings) -> InsclrMethod:
+        method = InsclrMethod(settings)
+        method.banks, method.pool = self.banks, self.pool
+        return method
 
     def fill(self) -> None:
         """Random unit rows in both banks; every block of them is the first one turned."""
         block = functional.normalize(torch.randn(8192, DIM, generator=self.chance), dim=1)
         for start in range(0, len(self.banks.plain), len(block)):
             rows = block.roll(start // len(block), 1)[: len(self.banks.plain) - start]
-            self.banks.plain.fill(rows, 0, first=start)
-            self.banks.augmented.fill(rows, 0, first=start)
+            self.banks.plain.fill(rows, start)
+            self.banks.augmented.fill(rows, start)
 
     def network(self, *, announced: bool = True) -> None:
         """Stands for the network at work on the next batch: other tuples every time, as in training."""
         self.step += 1
         ids = self.sampler.step(self.step)
         if announced:
-            announce(ids, self.pool, self.banks, CRITERIA)
+            self.method.ahead(ids)
         time.sleep(_NETWORK)
         # Its own data pass through the processor's caches.
         _PASSING.add_(1)
         plain, augmented = functional.normalize(
             torch.randn(2, TUPLES, SLOTS, DIM, generator=self.chance), dim=-1
         )
-        self.batch = Batch(ids, plain, augmented.requires_grad_())
+        self.batch = Batch(ids, augmented[None].requires_grad_(), plain)
 
 
 def _random_pool(images: int, folder: Path, chance: torch.Generator) -> Pool:
@@ -145,21 +151,18 @@ def _random_pool(images: int, folder: Path, chance: torch.Generator) -> Pool:
     return map_large_pool(Pool(ids, similarities), folder, Ranks())
 
 
-def ours(scene: Scene, criteria: Criteria = CRITERIA) -> Tensor:
-    batch = scene.batch
-    scene.banks.write(batch.ids, batch.plain, batch.augmented, scene.step)
-    decision = decide(batch, scene.pool, scene.banks, criteria)
-    value = contrast(batch, decision, scene.pool, scene.banks, criteria, scene.chance)
+def ours(scene: Scene, method: InsclrMethod) -> Tensor:
+    pairs = method.label(scene.batch, scene.step, scene.chance)
+    value = contrastive_loss(scene.batch.augmented, pairs, margin=_MARGIN)
     value.loss.backward()
-    scene.pool.give_back()
     return value.loss
 
 
 def straightforward(scene: Scene) -> Tensor:
     """What one would write first: a loop over tuples, repeats and rows."""
-    batch, banks, criteria = scene.batch, scene.banks, CRITERIA
-    banks.write(batch.ids, batch.plain, batch.augmented, scene.step)
-    chosen_rows = torch.randperm(len(banks.plain))[: criteria.random_negatives]
+    batch, banks = scene.batch, scene.banks
+    banks.write(batch.ids, batch.plain, batch.augmented)
+    chosen_rows = torch.randperm(len(banks.plain))[: LIKE_B.random_negatives]
     random = banks.augmented.features[chosen_rows].float()  # (100 000, D)
     everyone = batch.augmented.reshape(-1, DIM)
     losses = []
@@ -168,10 +171,10 @@ def straightforward(scene: Scene) -> Tensor:
         plain = banks.plain.features[candidates].float()
         members = list(batch.plain[t])
         mined: list[int] = []
-        for _ in range(criteria.repeats):
+        for _ in range(SETTINGS.repeats):
             score = torch.stack([plain @ member for member in members]).mean(0)
             score[mined] = -torch.inf
-            best = score.sort(descending=True).indices[: criteria.k].tolist()
+            best = score.sort(descending=True).indices[: SETTINGS.k].tolist()
             mined += best
             members += [plain[place] for place in best]
         bank = banks.augmented.features[candidates].float()
@@ -185,7 +188,7 @@ def straightforward(scene: Scene) -> Tensor:
             in_batch, in_bank, in_random = everyone @ row, bank @ row, random @ row
             negatives = torch.cat([in_batch[~own], in_bank[~is_mined], in_random])
             positives = torch.cat([in_batch[own], in_bank[is_mined]])
-            loss = loss + negatives[negatives > criteria.margin].sum() - positives.sum()
+            loss = loss + negatives[negatives > _MARGIN].sum() - positives.sum()
         losses.append(loss / SLOTS)
     total = torch.stack(losses).mean()
     total.backward()
@@ -197,15 +200,15 @@ def _time(folder: Path) -> dict[str, float]:
     for images, scene in scenes.items():
         if images != GLDV2:  # the files of the largest were filled by the task before
             scene.fill()
-    largest, like_b = scenes[GLDV2], replace(CRITERIA, method="B")
+    largest = scenes[GLDV2]
     places = {f"{images}": scene for images, scene in scenes.items()} | {"unannounced": largest}
     times = in_turns(
-        {name: lambda scene=scene: ours(scene) for name, scene in places.items()},
+        {name: lambda scene=scene: ours(scene, scene.method) for name, scene in places.items()},
         turns=_STEPS,
         warm=5,
         before=lambda name: places[name].network(announced=name != "unannounced"),
     )
-    rivals = {"straightforward": lambda: straightforward(largest), "B": lambda: ours(largest, like_b)}
+    rivals = {"straightforward": lambda: straightforward(largest), "B": lambda: ours(largest, largest.like_b)}
     return times | in_turns(rivals, turns=3, before=lambda _: largest.network(announced=False))
 
 
@@ -216,7 +219,7 @@ def _memory(folder: Path) -> dict[str, float]:
     found = {"filled": _peak()}
     for _ in range(_STEPS):
         scene.network()
-        ours(scene)
+        ours(scene, scene.method)
     found["trained"] = _peak()
     _save(scene.banks, folder / "checkpoints")
     return found | {"saved": _peak()}

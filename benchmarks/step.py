@@ -15,24 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from insclr.training.banks import fill_banks, open_banks
-from insclr.training.rounds import Round, train_round
-from insclr.training.step import Batch
 from torch import Tensor
 
 from insclr.data.cache import build_cache
 from insclr.data.images import ImageList
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
-from insclr.data.tuples import TupleSampler
-from insclr.mining.calibrate import calibrate
+from insclr.methods import create_method
+from insclr.methods.batch import Batch
+from insclr.methods.method import RoundStart
 from insclr.model.network import DescriptorNetwork, create_network
-from insclr.neighbours.pool import Pool, build_pool
-from insclr.ranks import Ranks
-from insclr.recipe import NetworkRecipe, RoundRecipe
+from insclr.recipe import CalibratedSettings, InsclrSettings, NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training import sources
 from insclr.training.cpu import keep_freed_memory
+from insclr.training.round import Round, train_round
+from insclr.training.sources import images as sources
 from photos import draw_photos
 from table import Row, milliseconds
 from timing import seconds
@@ -52,11 +49,22 @@ class Case:
     tuples: int
     steps: int
     turns: int
+    method: InsclrSettings | CalibratedSettings = field(default_factory=InsclrSettings)
 
 
 CASES = (
     Case(
         "efficientnet_lite0, 160 px, 64 images", "efficientnet_lite0", 512, 160, tuples=16, steps=6, turns=3
+    ),
+    Case(
+        "the same with the method that ships",
+        "efficientnet_lite0",
+        512,
+        160,
+        tuples=16,
+        steps=6,
+        turns=3,
+        method=CalibratedSettings(),
     ),
     Case("resnet50, 224 px, 16 images", "resnet50", 2048, 224, tuples=4, steps=3, turns=3),
 )
@@ -94,21 +102,23 @@ class TimedSource:
 
 def _measure(case: Case, images: ImageList, folder: Path) -> list[Row]:
     recipe = RoundRecipe(
-        tuples=case.tuples, augmented_size=case.size, plain_size=case.size, batch_norm="frozen"
+        tuples=case.tuples,
+        augmented_size=case.size,
+        plain_size=case.size,
+        batch_norm="frozen",
+        method=case.method,
     )
-    network = create_network(NetworkRecipe(case.backbone, dim=case.dim), pretrained=False)
+    network = create_network(NetworkRecipe(backbone=case.backbone, dim=case.dim), pretrained=False)
     network.frozen_batch_norm = True
     pooled = torch.nn.functional.normalize(torch.randn(len(images), network.backbone.channels), dim=1)
-    pool = build_pool(pooled, 500)
-    cache = build_cache(
-        images, folder / "decoded", longest=sources.view_spec(recipe).longest, max_bytes=4 << 30, workers=2
-    )
+    views = sources.step_views(recipe, create_method(case.method).needs)
+    cache = build_cache(images, folder / "decoded", longest=views.longest, max_bytes=4 << 30, workers=2)
     whole, waits, bare = [], [], []
     for _ in range(case.turns):
-        steps, waited = _steps(case, recipe, network, images, pool, pooled, cache, folder)
+        steps, waited = _steps(case, recipe, network, images, pooled, cache, folder)
         whole.append(steps)
         waits.append(waited)
-        bare.append(_bare(case, network))
+        bare.append(_bare(case, network, plain=views.plain))
     ratio = statistics.median(w / b for w, b in zip(whole, bare, strict=True))
     step, alone = statistics.median(whole), statistics.median(bare)
     waited = statistics.median(waits) / step
@@ -130,20 +140,19 @@ def _steps(
     recipe: RoundRecipe,
     network: DescriptorNetwork,
     images: ImageList,
-    pool: Pool,
     pooled: Tensor,
     cache: Any,
     folder: Path,
 ) -> tuple[float, float]:
     """Median seconds of a step, and of the wait for data in it."""
-    banks = open_banks(len(images), network.dim, torch.float32, folder, Ranks())
-    fill_banks(banks, network, pooled, Ranks())
-    sampler = TupleSampler(pool.ids, case.tuples, recipe.neighbours, seed=0)
+    method = create_method(case.method)
+    views = torch.nn.functional.normalize(pooled + 0.01 * torch.randn(2, *pooled.shape), dim=2)
+    method.prepare(RoundStart(network, pooled, views, case.tuples, seed=0, folder=folder))
     source = TimedSource(
         sources.ImageSource(
             network,
+            method,
             images,
-            sampler,
             recipe,
             seed=0,
             workers=default_workers(),
@@ -152,15 +161,14 @@ def _steps(
         )
     )
     steps = _WARM + case.steps
-    planned = RoundRecipe(**{**recipe.__dict__, "steps": steps + 1})
+    planned = recipe.with_(steps=steps + 1)
     this = Round(
         number=1,
         recipe=planned,
         network=network,
         source=source,
-        pool=pool,
-        banks=banks,
-        criteria=calibrate(recipe, pooled).criteria,
+        method=method,
+        margin=0.4,
         folder=Path(tempfile.mkdtemp(dir=folder)),
         tracker=SilentTracker(),
         seed=0,
@@ -197,15 +205,16 @@ class TimedLoader:
             yield batch
 
 
-def _bare(case: Case, network: DescriptorNetwork) -> float:
+def _bare(case: Case, network: DescriptorNetwork, *, plain: bool) -> float:
     images = case.tuples * 4
-    plain, augmented = torch.randint(0, 256, (2, images, 3, case.size, case.size), dtype=torch.uint8)
+    whole, augmented = torch.randint(0, 256, (2, images, 3, case.size, case.size), dtype=torch.uint8)
     weights = torch.randn(images, network.dim)
 
     def work() -> None:
-        network.eval()
-        with torch.no_grad():
-            network(plain)
+        if plain:
+            network.eval()
+            with torch.no_grad():
+                network(whole)
         network.train()
         network.zero_grad(set_to_none=True)
         (network(augmented) * weights).sum().backward()

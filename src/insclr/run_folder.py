@@ -134,7 +134,7 @@ class RunFolder(_Folder):
             scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
 
     def size(self) -> InstanceSize:
-        """How many pictures a thing has, as estimated at the start."""
+        """How many images an instance has, as estimated at the start."""
         file = self.path / _START
         return InstanceSize(**json.loads(file.read_text())["size"]) if file.exists() else UNKNOWN
 

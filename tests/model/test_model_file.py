@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,11 @@ import torch
 
 import insclr
 from insclr.errors import UserError
-from insclr.model.model_file import load_model, resolve_model, save_model
+from insclr.model.model_file import _digest, load_model, resolve_model, save_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, Recipe
 
-_RECIPE = replace(Recipe(), network=NetworkRecipe(dim=64))
+_RECIPE = Recipe(network=NetworkRecipe(dim=64))
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +78,48 @@ def test_metadata_is_readable_by_any_tool(network: DescriptorNetwork, tmp_path: 
     with safetensors.safe_open(file, framework="pt") as opened:
         assert json.loads(opened.metadata()["notes"]) == {}
         assert 'backbone = "efficientnet_lite0"' in opened.metadata()["recipe"]
+
+
+def test_a_model_of_an_older_version_still_describes(tmp_path: Path) -> None:
+    """Its rounds are written in keys that are gone; what describing needs is still there."""
+    torch.manual_seed(1)
+    network = create_network(NetworkRecipe(dim=32, bias=True))
+    recipe = """
+        name = "fast"
+        guard = true
+        [network]
+        backbone = "efficientnet_lite0"
+        dim = 32
+        start = "views"
+        [descriptor]
+        size = 96
+        fit = "square"
+        scales = [1.0]
+        zoom = 0.7
+        [[rounds]]
+        method = "D"
+        members = "mined"
+    """
+    file = tmp_path / "model.safetensors"
+    weights = {key: value.contiguous() for key, value in network.state_dict().items()}
+    metadata = {"format": "insclr-1", "recipe": recipe, "notes": "{}"}
+    metadata["digest"] = _digest(weights, metadata)
+    safetensors.torch.save_file(weights, file, metadata)
+    loaded = load_model(file)
+    assert (loaded.recipe.descriptor.size, loaded.recipe.descriptor.zoom) == (96, 0.7)
+    photos = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.network(photos), network(photos), rtol=0, atol=0)
+
+
+def test_a_model_with_weights_that_are_not_finite_is_refused(
+    network: DescriptorNetwork, tmp_path: Path
+) -> None:
+    broken = create_network(_RECIPE.network)
+    broken.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        broken.fc.weight[0, 0] = float("nan")  # type: ignore[union-attr]
+    file = tmp_path / "model.safetensors"
+    save_model(file, broken, _RECIPE)
+    with pytest.raises(UserError, match=r"not finite, such as fc\.weight"):
+        load_model(file)

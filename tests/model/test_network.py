@@ -3,12 +3,13 @@ import torch
 from torch import nn
 
 from insclr.errors import UserError
-from insclr.model.network import create_network
-from insclr.recipe import NetworkRecipe
+from insclr.model.backbones import create_backbone
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import NetworkRecipe, load_recipe
 
 
 def test_descriptors_are_unit_vectors_of_the_wanted_length() -> None:
-    network = create_network(NetworkRecipe(dim=32))
+    network = create_network(NetworkRecipe(dim=32, bias=True))
     photos = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
     with torch.no_grad():
         pooled, described = network.pooled(photos), network(photos)
@@ -40,3 +41,25 @@ def test_frozen_batch_norm_keeps_its_statistics_in_training() -> None:
 def test_a_descriptor_longer_than_the_features_is_refused() -> None:
     with pytest.raises(UserError, match="at most 1280"):
         create_network(NetworkRecipe(dim=2048))
+
+
+def test_the_papers_head_has_no_bias_and_keeps_unrelated_images_apart() -> None:
+    recipe = load_recipe("paper-instre").network.with_(backbone="efficientnet_lite0")
+    paper = create_network(recipe)
+    assert paper.fc is not None
+    assert paper.fc.bias is None
+    # Unrelated positive features, as GeM gives them: a random bias would drown them all in one direction.
+    pooled = torch.nn.functional.normalize(torch.rand(300, paper.backbone.channels) ** 3, dim=1)
+    biased = create_network(recipe.with_(bias=True))
+
+    def spread(network: DescriptorNetwork) -> float:
+        described = network.head(pooled).detach()
+        return float((described @ described.T)[~torch.eye(300, dtype=torch.bool)].mean())
+
+    assert spread(biased) > spread(paper) + 0.1
+
+
+def test_the_papers_backbones_are_torchvisions() -> None:
+    for name in ("paper-gldv2", "paper-instre", "released-gldv2", "released-instre"):
+        backbone = create_backbone(load_recipe(name).network.backbone, pretrained=False)
+        assert backbone.trunk.pretrained_cfg["tag"] == "tv_in1k"

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -10,15 +11,17 @@ def test_a_refined_layer_starts_as_it_was_and_folds_into_one() -> None:
     refined = RefinedLinear(fixed)
     x = torch.randn(7, 12)
     torch.testing.assert_close(refined(x), fixed(x))
-    assert sum(p.numel() for p in refined.parameters()) == 5 * 5 + 5  # the fixed part is not trained
+    assert sum(p.numel() for p in refined.trained()) == 5 * 5 + 5  # the fixed part is not trained
     with torch.no_grad():
         refined.top.weight += 0.3 * torch.randn(5, 5)
         refined.top.bias += 1
     torch.testing.assert_close(refined.folded()(x), refined(x))
 
 
-def test_composition_is_one_after_the_other() -> None:
-    first, second = nn.Linear(6, 4), nn.Linear(4, 3)
+@pytest.mark.parametrize("first_bias", [True, False])
+@pytest.mark.parametrize("second_bias", [True, False])
+def test_composition_is_one_after_the_other(first_bias: bool, second_bias: bool) -> None:
+    first, second = nn.Linear(6, 4, bias=first_bias), nn.Linear(4, 3, bias=second_bias)
     x = torch.randn(2, 6)
     torch.testing.assert_close(compose(first, second)(x), second(first(x)))
 

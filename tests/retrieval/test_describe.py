@@ -95,14 +95,14 @@ def test_pooled_features_come_before_the_fc(network: DescriptorNetwork, odd_shap
     assert pooled.shape == (5, 1280)
     described = describe_with(network, odd_shapes, size=64, fit="square", workers=0)
     with torch.no_grad():
-        torch.testing.assert_close(network.embed(pooled), described, rtol=0, atol=1e-5)
+        torch.testing.assert_close(network.head(pooled), described, rtol=0, atol=1e-5)
 
 
 def test_settings_change_what_the_user_names_and_nothing_else() -> None:
     remembered = DescriptorRecipe(size=160, fit="square", scales=(1.0,))
     assert descriptor_settings(remembered, 0, "", "") == remembered
     assert descriptor_settings(remembered, 224, "longest", "1.5,1") == DescriptorRecipe(
-        224, "longest", (1.5, 1.0)
+        size=224, fit="longest", scales=(1.5, 1.0)
     )
     for wrong in ((0, "tall", ""), (0, "", "big"), (4, "", ""), (0, "", "0")):
         with pytest.raises(UserError):

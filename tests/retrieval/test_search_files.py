@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,10 +118,10 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     Image.open(small_collection / "thing3-1.png").resize((900, 600)).save(tmp_path / "large.jpg")
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
-    model = replace(model, recipe=replace(model.recipe, descriptor=settings))
+    model = replace(model, recipe=model.recipe.with_(descriptor=settings))
     describer = ModelDescriber(NAME, model, workers=0)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
-        files = describe_with(model.network, images, **asdict(settings), boxes=boxes, workers=0).numpy()
+        files = describe_with(model.network, images, **settings.model_dump(), boxes=boxes, workers=0).numpy()
         longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
         np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)

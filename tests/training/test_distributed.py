@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from insclr.data.images import ImageList, list_images
+from insclr.data.images import ImageList, list_images, require_visible
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory.banks import open_banks
@@ -29,7 +29,7 @@ from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
 from insclr.training.sources.images import ImageSource
-from insclr.training.train import require_images, train
+from insclr.training.train import train
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 
@@ -235,10 +235,9 @@ def test_the_tuples_of_a_batch_are_dealt_out_whole() -> None:
 
 
 def test_a_rank_that_does_not_see_the_files_says_so(small_collection: Path, tmp_path: Path) -> None:
-    second = Ranks(rank=1, world=2)
     with pytest.raises(UserError, match="sees none of the images"):
-        require_images(ImageList(tmp_path, ("a.jpg", "b.jpg")), second)
-    require_images(list_images(small_collection), second)
+        require_visible(ImageList(tmp_path, ("a.jpg", "b.jpg")))
+    require_visible(list_images(small_collection))
     with pytest.raises(UserError, match="does not see the run folder"):
         RunFolder(tmp_path / "run", Recipe(), resume=True, first=False)
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from insclr.recipe import RoundRecipe, load_recipe
@@ -20,5 +18,5 @@ def test_cosine_falls_from_one_through_a_half_to_nothing() -> None:
 
 
 def test_warm_up_rises_in_equal_steps() -> None:
-    recipe = replace(RoundRecipe(schedule="constant"), warmup=4)
+    recipe = RoundRecipe(schedule="constant", warmup=4)
     assert [rate_factor(recipe, step, 100) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]

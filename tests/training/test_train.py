@@ -287,6 +287,14 @@ def test_a_time_that_cannot_be_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_device_that_is_not_there_is_refused_before_anything_is_made(
+    small_collection: Path, tiny: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="There is no device 'tpu'"):
+        train(small_collection, tmp_path / "run", tiny, device="tpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_collection, run, tiny, changes=("rounds.1.steps=5000", "minutes=0.05"))
@@ -362,16 +370,11 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
 def test_the_guard_undoes_a_round_that_collapses(
     train_layers: str, small_collection: Path, tmp_path: Path
 ) -> None:
-    """A learning rate that ruins the network: it ends as it began."""
+    """Without active negatives everything is pulled together: the network ends as it began."""
     run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
-    rate = "lr" if train_layers == "fc" else "fc_lr"
-    changes = (
-        *_SHIPPED,
-        "network.keep_start=0",
-        f"rounds.{ruin}.{rate}=30",
-        f"rounds.{ruin}.schedule=constant",
-    )
-    train(small_collection, run, "default", changes=changes)
+    rate = "lr=0.05" if train_layers == "fc" else "fc_lr=0.05"
+    ruinous = (f"rounds.{ruin}.loss.margin=1.0", f"rounds.{ruin}.{rate}", f"rounds.{ruin}.steps=60")
+    train(small_collection, run, "default", changes=(*_SHIPPED, "network.keep_start=0", *ruinous))
     actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
     assert actions[ruin] == "step back"
     ends = [

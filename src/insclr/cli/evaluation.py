@@ -180,7 +180,7 @@ def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
     found = resolve_model(name)
     place(found.network, device)
     settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    return replace(found, recipe=replace(found.recipe, descriptor=settings))
+    return replace(found, recipe=found.recipe.with_(descriptor=settings))
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

@@ -17,6 +17,8 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", 
 # So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
 _PROBED = 100
 
+_VISIBLE_SAMPLE = 100  # files looked for to tell whether a list is of this machine
+
 
 @dataclass(frozen=True)
 class ImageList:
@@ -212,3 +214,12 @@ def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple
                 f"{source}, {unit} {number}: {text} is listed already in {unit} {first}. Remove one."
             )
     return tuple(first_seen)
+
+
+def require_visible(images: ImageList) -> None:
+    """Refuse a list none of whose files is here: another process made it, on another machine."""
+    step = max(1, len(images) // _VISIBLE_SAMPLE)
+    if not any(images.file(i).exists() for i in range(0, len(images), step)):
+        raise UserError(
+            f"This rank sees none of the images in {images.root}: mount them under the same path on every node."
+        )

@@ -146,7 +146,7 @@ class Method(ABC):
         """Hear which tuples (T, M) come next, before the network has seen their images."""
 
     def explain(self, anchors: Tensor) -> Explanation | None:  # noqa: ARG002
-        """What is decided for these anchors (T,) as things stand; None for a method that labels no neighbours."""
+        """What is decided for these anchors (T,) with what is known now, by methods that label neighbours."""
         return None
 
     def descriptors(self, ids: Tensor) -> Tensor | None:  # noqa: ARG002

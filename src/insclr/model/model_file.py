@@ -21,7 +21,7 @@ MODEL_NAME = "model.safetensors"
 _PRETRAINED = "pretrained:"
 _FORMAT = "insclr-2"
 _OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
-# A pretrained network outside a run: whole pictures at the size the embedded backbone is quick and good at.
+# A pretrained network outside a run: whole images at the size the embedded backbone is quick and good at.
 _PRETRAINED_DESCRIPTOR = DescriptorRecipe(size=224, fit="square", scales=(1.0,))
 
 

@@ -2,7 +2,7 @@
 
 In-sample agreement of views rises even while retrieval falls, so it cannot praise a round; but a collapse shows in
 it at once. What keeps a run from learning wrong pairs is decided before it learns: mining must find enough pairs
-that pass both tests of `mining.verdicts`.
+that pass both thresholds of `mining.candidates`.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from insclr.mining.calibrate import random_pairs
 
 MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
 _SAMPLE = 1000
-# Share of images whose own view no longer finds them first. Some loss is progress: another picture of the same
-# thing may come first. This much is not.
+# Share of images whose own view no longer finds them first. Some loss is progress: another image of the same
+# instance may come first. This much is not.
 _LOST_VIEWS = 0.3
 _SPREAD = 0.5  # of the spread of random pairs must remain
 _ALIKE = 0.5  # mean similarity of random pairs that only a collapse reaches

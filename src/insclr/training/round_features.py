@@ -3,6 +3,8 @@
 import hashlib
 from pathlib import Path
 
+from torch import Tensor
+
 from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
@@ -19,7 +21,10 @@ _DECODED_BYTES = 4 << 30  # of decoded images kept on disk while a run trains on
 
 
 class RoundFeatures:
-    """Gives the features that a round needs, from the cache, from maps, or from the images."""
+    """Gives the features that a round needs, from the cache, from maps, or from the images.
+
+    Rows are those of the `usable` images once they are known, and until then of all that could be read.
+    """
 
     def __init__(
         self, recipe: Recipe, images: ImageList, cache: Path, workers: int, skipped: Skipped, ranks: Ranks
@@ -30,6 +35,7 @@ class RoundFeatures:
         self.workers = workers
         self.skipped = skipped
         self.ranks = ranks
+        self.usable: Tensor | None = None  # (N,) ids, ascending
         self._latest: tuple[str, PooledFeatures] | None = None
 
     def pooled(self, network: DescriptorNetwork, recipe: RoundRecipe, needs: Needs) -> PooledFeatures:
@@ -86,7 +92,7 @@ class RoundFeatures:
     def _computed(
         self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, *, maps: bool
     ) -> PooledFeatures:
-        return pooled_features(
+        found = pooled_features(
             network,
             self.images,
             self.cache,
@@ -101,6 +107,7 @@ class RoundFeatures:
             ranks=self.ranks,
             maps=maps,
         )
+        return found if self.usable is None else found.of(self.usable)
 
 
 def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:

@@ -6,21 +6,18 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from insclr.data.images import ImageList, list_images, require_usable
-from insclr.data.labels import Labels, match_instances, read_labels
+from insclr.data.images import ImageList, list_images, require_usable, require_visible
+from insclr.data.labels import match_instances, read_labels
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.evaluation.evaluate import evaluate_labels
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
-from insclr.mining.precision import mean_precision
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
@@ -33,17 +30,14 @@ from insclr.training.cpu import keep_freed_memory
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
-from insclr.training.inspect import inspect_method
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures
-from insclr.training.sources import Source
-from insclr.training.sources.images import ImageSource
-from insclr.training.sources.maps import MapSource
-from insclr.training.sources.pooled import PooledSource
+from insclr.training.schedule import seconds_for_round
+from insclr.training.sources.choose import choose_source
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
+from insclr.training.watch import Watch
 
 logger = logging.getLogger(__name__)
-_SEEN_IMAGES = 100  # files looked for to tell whether a rank sees the images
 
 
 def train(
@@ -69,6 +63,7 @@ def train(
         raise UserError(
             f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
         )
+    chosen = pick_device(device)  # before anything is made
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":
@@ -78,7 +73,7 @@ def train(
             run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
         if not ranks.from_first(run.finished):
             with run.writing() if ranks.first else nullcontext():
-                _Training(run, recipe, listed, labels, device, cache, ranks).complete()
+                _Training(run, recipe, listed, labels, chosen, cache, ranks).complete()
         return load_model(run.path / MODEL_NAME)
 
 
@@ -91,14 +86,14 @@ class _Training:
         recipe: Recipe,
         images: ImageList | None,
         labels: str | Path | None,
-        device: str,
+        device: torch.device,
         cache: Path | None,
         ranks: Ranks,
     ) -> None:
         self.run = run
         self.recipe = recipe
         self.ranks = ranks
-        self.device = pick_device(device)
+        self.device = device
         if self.device.type == "cpu":
             keep_freed_memory()
         self.skipped = Skipped()
@@ -106,7 +101,8 @@ class _Training:
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
             self.listed = run.images(images)
-        require_images(self.listed, ranks)
+        if not ranks.first:
+            require_visible(self.listed)
         self.features = RoundFeatures(
             recipe, self.listed, cache or run.path / "cache", self.workers, self.skipped, ranks
         )
@@ -141,14 +137,16 @@ class _Training:
                 needs = replace(needs, views=True)
             features = self.features.pooled(self.network, first, needs)
         with ranks.in_turn():
-            self.usable = run.usable(features.seen if features else None)
-        require_usable(len(self.usable), self.listed.root)
-        self.images = self.listed.subset(self.usable.tolist())
+            usable = run.usable(features.seen if features else None)
+        require_usable(len(usable), self.listed.root)
+        self.features.usable = usable
+        self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
         if features is not None and ranks.first:
-            self._start_fc(features.of(self.usable))
+            self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
+        self.watch = Watch(run, self.tracker, self.images, self.instances, ranks)
 
     def _start_fc(self, features: PooledFeatures) -> None:
         wanted, fc = self.recipe.network, self.network.fc
@@ -173,12 +171,13 @@ class _Training:
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
         prepared = self._prepare(method, recipe, start)
-        self._note_start(number, start, prepared, labels_used=method.needs.labels)
+        self.watch.start(number, start, prepared, labels_used=method.needs.labels)
         found = prepared.positives_per_image
         if self.recipe.guard and found is not None and found < MIN_POSITIVES:
-            self._skip(number, found)
+            self.watch.skipped(number, found)
+            self._end_round(number)
             return
-        self._inspect(number, "start", method, prepared)
+        self.watch.inspect(number, "start", method, prepared.criteria)
         before = self._health(start) if self.recipe.guard else None
         kept = copy.deepcopy(self.network.state_dict())
         trained = self._train(self._make_round(index, recipe, method, prepared))
@@ -186,14 +185,14 @@ class _Training:
             self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
         if number == len(self.recipe.rounds) and method.needs.plain:
             # Its banks are as new as they get; a method that decides once a round is asked again in the end.
-            self._inspect(number, "end", method, prepared)
+            self.watch.inspect(number, "end", method, prepared.criteria)
         self._end_round(number)
 
     def _round_start(
         self, number: int, recipe: RoundRecipe, needs: Needs, *, untrained_fc: bool = False
     ) -> RoundStart:
         """The collection as the network sees it now."""
-        features = self.features.pooled(self.network, recipe, needs).of(self.usable)
+        features = self.features.pooled(self.network, recipe, needs)
         return RoundStart(
             network=self.network,
             plain=features.plain,
@@ -227,7 +226,17 @@ class _Training:
             number=number,
             recipe=recipe,
             network=self.network,
-            source=self._source(number, recipe, method),
+            source=choose_source(
+                self.network,
+                method,
+                self.images,
+                recipe,
+                self.features,
+                seed=self._seed(number),
+                workers=self.workers,
+                skipped=self.skipped,
+                ranks=self.ranks,
+            ),
             method=method,
             margin=float(prepared.criteria.get("margin", 0.0)),
             folder=self.run.round_folder(number),
@@ -235,45 +244,10 @@ class _Training:
             seed=self.recipe.seed,
             checkpoint_every=self.recipe.checkpoint_every,
             keep_checkpoints=self.recipe.keep_checkpoints,
-            seconds=self._budget(index),
+            seconds=self.ranks.from_first(seconds_for_round(self.recipe, index, read_metrics(self.run.path))),
             instances=self.instances,
             # Cached features are seconds of work: the first rank does it alone, the others wait for its weights.
             ranks=self.ranks if recipe.train == "all" else Ranks(),
-        )
-
-    def _source(self, number: int, recipe: RoundRecipe, method: Method) -> Source:
-        seed, needs = self._seed(number), method.needs
-        if recipe.train == "all":
-            slots = method.sampler.step(0).shape[1]
-            return ImageSource(
-                self.network,
-                method,
-                self.images,
-                recipe,
-                seed=seed,
-                workers=self.workers,
-                skipped=self.skipped,
-                cache=self.features.decoded(self.images, recipe, needs, slots),
-                ranks=self.ranks,
-            )
-        scales = [
-            self.features.at_scale(self.network, recipe, scale).of(self.usable).plain
-            for scale in needs.scales
-        ]
-        if recipe.train == "fc":
-            pooled = self.features.pooled(self.network, recipe, needs).of(self.usable)
-            return PooledSource(self.network, method, pooled.plain, pooled.views, tuple(scales), seed=seed)
-        maps = self.features.maps(self.network, recipe).of(self.usable)
-        sides = [round(scale * recipe.plain_size) for scale in needs.scales]
-        return MapSource(
-            self.network,
-            method,
-            maps.plain,
-            maps.views,
-            tuple(zip(sides, scales, strict=True)),
-            plain_size=recipe.plain_size,
-            augmented_size=recipe.augmented_size,
-            seed=seed,
         )
 
     def _train(self, this: Round) -> Trained:
@@ -285,20 +259,10 @@ class _Training:
             trained = train_round(this)
             if isinstance(self.network.fc, RefinedLinear):
                 self.network.fc = self.network.fc.folded()
-            steps, seconds, method = trained.steps, trained.seconds, this.method
-            seen = steps * method.sampler.step(0).numel() * method.needs.augmented  # augmented views
-            self.tracker.event(this.number, "end", step=steps, steps=steps, seconds=seconds, images=seen)
+            seen = trained.steps * this.method.sampler.step(0).numel() * this.method.needs.augmented
+            self.watch.end(this.number, trained, images=seen)
         self.ranks.copy_from_first(self.network)
         return trained
-
-    def _skip(self, number: int, found: float) -> None:
-        """Do not train where too few pairs are safe: the network stays as it is."""
-        message = (
-            f"Round {number} was left out: only {found:.2f} safe pairs an image were found, and training on fewer "
-            f"than {MIN_POSITIVES:g} does more harm than good. The model keeps its start."
-        )
-        self.tracker.event(number, "guard", step=0, message=message, action="skip", pairs=found)
-        self._end_round(number)
 
     def _health(self, start: RoundStart) -> Health | None:
         if not len(start.views):
@@ -320,16 +284,7 @@ class _Training:
         reason = self.ranks.from_first(worse(before, after))
         if reason:
             self.network.load_state_dict(kept)
-        self.tracker.event(
-            number,
-            "guard",
-            step=trained.steps,
-            action="step back" if reason else "ok",
-            message=f"Round {number} was undone: {reason}." if reason else f"Round {number} was kept.",
-            found=after.found,
-            alike=after.alike,
-            spread=after.spread,
-        )
+        self.watch.guarded(number, trained.steps, after, reason)
 
     def _end_round(self, number: int) -> None:
         if self.ranks.first:
@@ -337,36 +292,6 @@ class _Training:
         self.ranks.barrier()
         if self.ranks.first:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
-
-    def _note_start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
-        point = self.run.resume_point()
-        if not self.ranks.first or (point is not None and point >= (number, 0)):
-            return  # another rank's task, or written before the interruption
-        precision = None
-        if self.instances is not None and prepared.candidates is not None and prepared.positive is not None:
-            everyone = torch.arange(len(start))
-            precision = mean_precision(
-                self.instances, everyone, prepared.candidates.long(), prepared.positive
-            )
-        self.tracker.event(
-            number,
-            "start",
-            reasons=[*(self.run.start_reasons() if number == 1 else ()), *prepared.reasons],
-            criteria=dict(prepared.criteria),
-            **self._measured(start.descriptors),
-            pairs=prepared.positives_per_image,
-            pair_precision=precision,
-            **({"labels_used": True} if labels_used else {}),
-        )
-
-    def _inspect(
-        self, number: int, moment: Literal["start", "end"], method: Method, prepared: Prepared
-    ) -> None:
-        if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
-            return  # another rank's task, or done before an interruption
-        seen = inspect_method(method, prepared.criteria, self.images, self.instances)
-        if seen is not None:
-            self.run.save_inspection(number, moment, seen)
 
     def _finish(self) -> None:
         """Mix the FC with its start, take a last look at the network that ships, and write it."""
@@ -377,10 +302,9 @@ class _Training:
         asked_again = method.explains and not method.needs.plain
         if self.labels or asked_again:
             end = self._round_start(number, recipe, method.needs)
-            if self.labels and self.ranks.first:
-                self.tracker.event(number + 1, "finish", **self._measured(end.descriptors))
+            self.watch.finish(number + 1, end)
             if asked_again:
-                self._inspect(number, "end", method, method.prepare(end))
+                self.watch.inspect(number, "end", method, method.prepare(end).criteria)
         for skipped in self.ranks.collect(list(self.skipped)):
             for path, reason in skipped:
                 self.skipped.add(path, reason)
@@ -392,40 +316,5 @@ class _Training:
             save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()
 
-    def _measured(self, descriptors: Tensor) -> dict[str, Any]:
-        """mAP and R@1 of descriptors (N, D) over the images whose instance is known; None without labels."""
-        if self.instances is None:
-            return {"map": None}
-        known = (self.instances >= 0).nonzero()[:, 0].tolist()
-        paths = tuple(self.images.paths[i] for i in known)
-        names = tuple(str(int(self.instances[i])) for i in known)
-        found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
-        return {"map": found.map, "recall_at_1": found.recall(1)}
-
     def _seed(self, number: int) -> int:
         return self.recipe.seed * 1009 + number
-
-    def _budget(self, index: int) -> float:
-        """Seconds this round may take: an even share, among the rounds left, of what is left of the run's minutes."""
-        budgeted = [i for i, each in enumerate(self.recipe.rounds) if each.train != "fc"]
-        if not self.recipe.minutes or index not in budgeted:
-            return 0.0
-        spent = sum(
-            float(record.get("seconds") or 0)
-            for record in read_metrics(self.run.path)
-            if record.get("event") == "end"
-            and record["round"] - 1 in budgeted
-            and record["round"] - 1 < index
-        )
-        left = 60 * self.recipe.minutes - self.ranks.from_first(spent)
-        return float(max(1.0, left / sum(i >= index for i in budgeted)))
-
-
-def require_images(images: ImageList, ranks: Ranks) -> None:
-    """Refuse to train where this rank does not see the files that the first one lists."""
-    step = max(1, len(images) // _SEEN_IMAGES)
-    if ranks.first or any(images.file(i).exists() for i in range(0, len(images), step)):
-        return
-    raise UserError(
-        f"This rank sees none of the images in {images.root}: mount them under the same path on every node."
-    )

@@ -1,0 +1,103 @@
+"""What a run tells about itself as it goes: starts of rounds, mAP where labels are given, inspections, the guard."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from insclr.data.images import ImageList
+from insclr.data.labels import Labels
+from insclr.evaluation.evaluate import evaluate_labels
+from insclr.methods.method import Method, Prepared, RoundStart
+from insclr.mining.precision import mean_precision
+from insclr.ranks import Ranks
+from insclr.run_folder import RunFolder
+from insclr.tracking import Tracker
+from insclr.training.guard import MIN_POSITIVES, Health
+from insclr.training.inspect import inspect_method
+from insclr.training.round import Trained
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Writes into the log and the run folder; only the first of several ranks does."""
+
+    run: RunFolder
+    tracker: Tracker
+    images: ImageList
+    instances: Tensor | None  # (N,) true instance of each image, -1 where no label names it
+    ranks: Ranks
+
+    def start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
+        """Note what a round begins with, and whether it learns from labels."""
+        point = self.run.resume_point()
+        if not self.ranks.first or (point is not None and point >= (number, 0)):
+            return  # another rank's task, or written before the interruption
+        of_start = self.run.start_reasons() if number == 1 else ()
+        self.tracker.event(
+            number,
+            "start",
+            reasons=[*of_start, *prepared.reasons],
+            criteria=dict(prepared.criteria),
+            **self._measured(start.descriptors),
+            pairs=prepared.positives_per_image,
+            pair_precision=self._pair_precision(prepared),
+            **({"labels_used": True} if labels_used else {}),
+        )
+
+    def end(self, number: int, trained: Trained, images: int) -> None:
+        """Note what a round took, and how many augmented views of images it saw."""
+        steps, seconds = trained.steps, trained.seconds
+        self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=images)
+
+    def finish(self, number: int, end: RoundStart) -> None:
+        """Note how good the network is that ships, where labels tell."""
+        if self.instances is not None and self.ranks.first:
+            self.tracker.event(number, "finish", **self._measured(end.descriptors))
+
+    def skipped(self, number: int, found: float) -> None:
+        """Note that the guard left a round out."""
+        message = (
+            f"Round {number} was left out: only {found:.2f} safe pairs an image were found, and training on fewer "
+            f"than {MIN_POSITIVES:g} does more harm than good. The model keeps its start."
+        )
+        self.tracker.event(number, "guard", step=0, message=message, action="skip", pairs=found)
+
+    def guarded(self, number: int, steps: int, after: Health, reason: str) -> None:
+        """Note what the guard made of a round: undone for a `reason`, or kept."""
+        self.tracker.event(
+            number,
+            "guard",
+            step=steps,
+            action="step back" if reason else "ok",
+            message=f"Round {number} was undone: {reason}." if reason else f"Round {number} was kept.",
+            **asdict(after),
+        )
+
+    def inspect(
+        self, number: int, moment: Literal["start", "end"], method: Method, criteria: Mapping[str, Any]
+    ) -> None:
+        """Keep what the method decides for some anchors now."""
+        if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
+            return  # another rank's task, or done before an interruption
+        seen = inspect_method(method, criteria, self.images, self.instances)
+        if seen is not None:
+            self.run.save_inspection(number, moment, seen)
+
+    def _pair_precision(self, prepared: Prepared) -> float | None:
+        if self.instances is None or prepared.candidates is None or prepared.positive is None:
+            return None
+        anchors = torch.arange(len(prepared.candidates))
+        return mean_precision(self.instances, anchors, prepared.candidates.long(), prepared.positive)
+
+    def _measured(self, descriptors: Tensor) -> dict[str, Any]:
+        """mAP and R@1 of descriptors (N, D) over the images whose instance is known; None without labels."""
+        if self.instances is None:
+            return {"map": None}
+        known = (self.instances >= 0).nonzero()[:, 0].tolist()
+        paths = tuple(self.images.paths[i] for i in known)
+        names = tuple(str(int(self.instances[i])) for i in known)
+        found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
+        return {"map": found.map, "recall_at_1": found.recall(1)}
