@@ -30,7 +30,7 @@ def recipes(
         typer.echo(to_toml(load_recipe(name), comments=True), nl=False)
         return
     for each in recipe_names():
-        typer.echo(f"{each:<17}{load_recipe(each).about}")
+        typer.echo(f"{each:<17} {load_recipe(each).about}")
 
 
 @app.command()

@@ -58,12 +58,12 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
+    chosen = pick_device(device)  # before anything is made
     supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
     if supervised and labels is None:
         raise UserError(
             f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
         )
-    chosen = pick_device(device)  # before anything is made
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":
@@ -177,7 +177,7 @@ class _Training:
             self.watch.skipped(number, found)
             self._end_round(number)
             return
-        self.watch.inspect(number, "start", method, prepared.criteria)
+        self.watch.inspect(number, "start", method, prepared)
         before = self._health(start) if self.recipe.guard else None
         kept = copy.deepcopy(self.network.state_dict())
         trained = self._train(self._make_round(index, recipe, method, prepared))
@@ -185,7 +185,7 @@ class _Training:
             self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
         if number == len(self.recipe.rounds) and method.needs.plain:
             # Its banks are as new as they get; a method that decides once a round is asked again in the end.
-            self.watch.inspect(number, "end", method, prepared.criteria)
+            self.watch.inspect(number, "end", method, prepared)
         self._end_round(number)
 
     def _round_start(
@@ -259,8 +259,7 @@ class _Training:
             trained = train_round(this)
             if isinstance(self.network.fc, RefinedLinear):
                 self.network.fc = self.network.fc.folded()
-            seen = trained.steps * this.method.sampler.step(0).numel() * this.method.needs.augmented
-            self.watch.end(this.number, trained, images=seen)
+            self.watch.end(this.number, trained, this.method)
         self.ranks.copy_from_first(self.network)
         return trained
 
@@ -304,7 +303,7 @@ class _Training:
             end = self._round_start(number, recipe, method.needs)
             self.watch.finish(number + 1, end)
             if asked_again:
-                self.watch.inspect(number, "end", method, method.prepare(end).criteria)
+                self.watch.inspect(number, "end", method, method.prepare(end))
         for skipped in self.ranks.collect(list(self.skipped)):
             for path, reason in skipped:
                 self.skipped.add(path, reason)

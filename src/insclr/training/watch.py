@@ -1,6 +1,5 @@
 """What a run tells about itself as it goes: starts of rounds, mAP where labels are given, inspections, the guard."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -31,7 +30,7 @@ class Watch:
     ranks: Ranks
 
     def start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
-        """Note what a round begins with, and whether it learns from labels."""
+        """Note what a round begins with."""
         point = self.run.resume_point()
         if not self.ranks.first or (point is not None and point >= (number, 0)):
             return  # another rank's task, or written before the interruption
@@ -47,10 +46,11 @@ class Watch:
             **({"labels_used": True} if labels_used else {}),
         )
 
-    def end(self, number: int, trained: Trained, images: int) -> None:
-        """Note what a round took, and how many augmented views of images it saw."""
+    def end(self, number: int, trained: Trained, method: Method) -> None:
+        """Note what a round took: steps, seconds, and how many augmented views it saw."""
         steps, seconds = trained.steps, trained.seconds
-        self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=images)
+        seen = steps * method.sampler.step(0).numel() * method.needs.augmented
+        self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=seen)
 
     def finish(self, number: int, end: RoundStart) -> None:
         """Note how good the network is that ships, where labels tell."""
@@ -77,12 +77,12 @@ class Watch:
         )
 
     def inspect(
-        self, number: int, moment: Literal["start", "end"], method: Method, criteria: Mapping[str, Any]
+        self, number: int, moment: Literal["start", "end"], method: Method, prepared: Prepared
     ) -> None:
         """Keep what the method decides for some anchors now."""
         if not self.ranks.first or (moment == "start" and self.run.inspection(number, "start") is not None):
             return  # another rank's task, or done before an interruption
-        seen = inspect_method(method, criteria, self.images, self.instances)
+        seen = inspect_method(method, prepared.criteria, self.images, self.instances)
         if seen is not None:
             self.run.save_inspection(number, moment, seen)
 
