@@ -82,4 +82,6 @@ def test_without_a_queue_and_with_more_prototypes_than_images_it_still_has_a_los
     method = Swav(SwavSettings(hidden=8, projected=4, queue=0, images_per_prototype=1.0))
     assert method.prepare(start).criteria["prototypes"] == 4
     for step in range(3):
-        assert torch.isfinite(method.loss(batch_of(method, start, step), step, torch.Generator()).loss.detach())
+        assert torch.isfinite(
+            method.loss(batch_of(method, start, step), step, torch.Generator()).loss.detach()
+        )
