@@ -72,9 +72,9 @@ def test_the_swapped_prediction_gets_better(tmp_path: Path) -> None:
     start = seen_collection(tmp_path, tuples=30)
     method = Swav(_SMALL)
     method.prepare(start)
-    before = float(method.loss(batch_of(method, start), 0, torch.Generator()).loss)
+    before = float(method.loss(batch_of(method, start), 0, torch.Generator()).loss.detach())
     learn(method, _SMALL, start)
-    assert float(method.loss(batch_of(method, start), 60, torch.Generator()).loss) < before
+    assert float(method.loss(batch_of(method, start), 60, torch.Generator()).loss.detach()) < before
 
 
 def test_without_a_queue_and_with_more_prototypes_than_images_it_still_has_a_loss(tmp_path: Path) -> None:
@@ -82,4 +82,6 @@ def test_without_a_queue_and_with_more_prototypes_than_images_it_still_has_a_los
     method = Swav(SwavSettings(hidden=8, projected=4, queue=0, images_per_prototype=1.0))
     assert method.prepare(start).criteria["prototypes"] == 4
     for step in range(3):
-        assert torch.isfinite(method.loss(batch_of(method, start, step), step, torch.Generator()).loss)
+        assert torch.isfinite(
+            method.loss(batch_of(method, start, step), step, torch.Generator()).loss.detach()
+        )
