@@ -79,3 +79,10 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("precious")
     with pytest.raises(UserError, match="holds other files"):
         write_clusters(groups, store, tmp_path / "out")
+
+
+def test_a_spreadsheet_runs_no_cell(tmp_path):
+    clusters, store = grouped(tmp_path, ["=HYPERLINK(1).png", "-b.png"])
+    write_clusters(clusters, store, tmp_path / "out")
+    with (tmp_path / "out" / "clusters.csv").open() as file:
+        assert [row["path"] for row in csv.DictReader(file)] == ["'=HYPERLINK(1).png", "'-b.png"]

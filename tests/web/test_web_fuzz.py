@@ -12,6 +12,7 @@ from hypothesis.errors import Unsatisfiable
 from insclr.web.server import create_app
 
 schemathesis = pytest.importorskip("schemathesis")
+EXAMPLES = 20  # a kind of request; the campaign of `make attack` tries more
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
@@ -23,7 +24,9 @@ def test_no_request_makes_the_server_fail(tmp_path: Path, mode: str) -> None:
     for found in description.get_all_operations():
         requests = found.ok().as_strategy(generation_mode=schemathesis.GenerationMode(mode))
 
-        @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        )
         @given(requests)
         def ask(case: object) -> None:
             response = case.call(headers=local)  # type: ignore[attr-defined]

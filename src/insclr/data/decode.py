@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
-LARGE_PIXELS = 50_000_000
+LARGE_PIXELS = 16_000_000
 _BAND_PIXELS = 4_000_000
 _BLOCK = 16_384  # bytes handed to a decoder at once: between two blocks the clock is read
 

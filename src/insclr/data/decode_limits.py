@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from PIL import Image, ImageFile
 
-# Above the largest phone photos (200 megapixels). It is checked against the header, so a file of a few bytes
+# As large as the largest phone photos. It is checked against the header, so a file of a few bytes
 # that claims a giant image costs nothing.
-MAX_PIXELS = 250_000_000
+MAX_PIXELS = 200_000_000
 MAX_FILE_BYTES = 300_000_000
 # Of memory at the peak of decoding one file, its own bytes included. As RGB it is what MAX_PIXELS need.
-MAX_DECODED_BYTES = 1_000_000_000
+MAX_DECODED_BYTES = 800_000_000
 # Encoders write about 10 scans, every scan of a progressive JPEG costs a pass over the whole image.
 MAX_SCANS = 100
 _MAX_SCANNED_PIXELS = 4_000_000_000

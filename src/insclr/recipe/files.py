@@ -79,7 +79,10 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if str(name) in recipe_names() or (seen and (_FOLDER / f"{name}.toml").is_file()):
         text = (_FOLDER / f"{name}.toml").read_text()
     elif Path(name).is_file():
-        text = Path(name).read_text()
+        try:
+            text = Path(name).read_text()
+        except UnicodeDecodeError as error:
+            raise UserError(f"The recipe {name} is not UTF-8 text (byte {error.start}).") from error
     else:
         raise UserError(
             f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(recipe_names())}."

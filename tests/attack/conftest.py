@@ -1,0 +1,41 @@
+"""The campaign: what is tried, how long, and a table of what came out.
+
+`make attack` takes minutes; with INSCLR_SOAK=1 (`make soak`) the numbers are those of docs/security.md.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SOAK = os.environ.get("INSCLR_SOAK") == "1"
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / room) for room in ("data", "retrieval", "web")]
+_ROWS: list[tuple[str, str, str]] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.attack)
+
+
+@pytest.fixture(scope="session")
+def note() -> Callable[[str, str, str], None]:
+    """Put a line into the table: what was tried, what came out, what is asked."""
+    return lambda what, found, bar: _ROWS.append((what, found, bar))
+
+
+@pytest.fixture(scope="session")
+def soak() -> bool:
+    """Whether the long numbers are wanted."""
+    return SOAK
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _ROWS:
+        terminalreporter.write_line("\n| tried | found | bar |\n|---|---|---|")
+        for row in _ROWS:
+            terminalreporter.write_line(f"| {' | '.join(row)} |")

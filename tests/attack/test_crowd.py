@@ -1,0 +1,131 @@
+"""64 clients at once: searches by row, uploads of 20 megapixels, hostile uploads; and requests of every kind."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import test_web_fuzz
+from hostile import by_hand
+from made_files import jpeg_bytes, photo
+from running_server import Server, free_port
+
+from insclr_demo import draw_collection
+
+MODEL = "pretrained:efficientnet_lite0"
+Note = Callable[[str, str, str], None]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """`insclr serve` itself with a real network, on a store of 200 photos."""
+    folder = tmp_path_factory.mktemp("crowd")
+    draw_collection(folder / "c", things=20, views=10, size=160, seed=0)
+    insclr = [sys.executable, "-m", "insclr"]
+    store = folder / "store"
+    subprocess.run([*insclr, "index", MODEL, folder / "c" / "images", "--store", store], check=True)
+    port = free_port()
+    process = subprocess.Popen([*insclr, "serve", store, "--port", str(port)])
+    running = Server(process, port)
+    for _ in range(300):
+        try:
+            httpx.get(f"{running.url}/healthz")
+            break
+        except httpx.TransportError:
+            time.sleep(0.1)
+    yield running
+    process.kill()
+    process.wait()
+
+
+class Crowd:
+    """Clients that go on until told to stop, and what they were answered."""
+
+    def __init__(self, server: Server, rows: list[str]) -> None:
+        self.server = server
+        self.rows = rows
+        self.stop = threading.Event()
+        self.statuses: Counter[tuple[str, int]] = Counter()
+        self.wrong: list[str] = []
+        self.row_seconds: list[float] = []
+        self.large = jpeg_bytes(photo(5200, 3900))
+        self.hostile = [content for _, content in by_hand() if len(content) < 20_000_000]
+        self.lock = threading.Lock()
+
+    def client(self, number: int) -> None:
+        dice = random.Random(number)
+        with httpx.Client(base_url=self.server.url, timeout=60) as client:
+            while not self.stop.is_set():
+                kind = "row" if number % 4 < 2 else "upload" if number % 4 == 2 else "hostile"
+                try:
+                    self._ask(client, kind, dice)
+                except httpx.TransportError as error:
+                    with self.lock:
+                        self.wrong.append(f"{kind}: {error!r}")
+                time.sleep(dice.uniform(0.3, 1.0))
+
+    def _ask(self, client: httpx.Client, kind: str, dice: random.Random) -> None:
+        began = time.monotonic()
+        if kind == "row":
+            answer = client.post("/api/search", data={"rows": dice.choice(self.rows), "top": 5})
+        else:
+            content = self.large if kind == "upload" else dice.choice(self.hostile)
+            answer = client.post("/api/search", files={"pictures": ("x", content)})
+        took = time.monotonic() - began
+        good = {"row": (200,), "upload": (200, 503), "hostile": (200, 413, 415, 503)}[kind]
+        with self.lock:
+            self.statuses[kind, answer.status_code] += 1
+            if kind == "row":
+                self.row_seconds.append(took)
+            if answer.status_code not in good:
+                self.wrong.append(f"{kind}: {answer.status_code} {answer.text[:200]}")
+            if answer.status_code == 503 and not answer.headers.get("retry-after"):
+                self.wrong.append("503 without Retry-After")
+
+
+def test_64_clients(server: Server, soak: bool, note: Note) -> None:
+    seconds = 300 if soak else 40
+    rows = [row["ref"] for row in httpx.get(f"{server.url}/api/stores/0/sample?count=50").json()]
+    expected = httpx.post(f"{server.url}/api/search", data={"rows": rows[0], "top": 5}).json()["matches"]
+    crowd = Crowd(server, rows)
+    threads = [threading.Thread(target=crowd.client, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    memory: list[int] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(1)
+        memory.append(server.memory())
+    crowd.stop.set()
+    for thread in threads:
+        thread.join()
+    assert crowd.wrong == []
+    again = httpx.post(f"{server.url}/api/search", data={"rows": rows[0], "top": 5}).json()["matches"]
+    assert [one["ref"] for one in again] == [one["ref"] for one in expected]
+    late = sorted(crowd.row_seconds)[int(0.99 * len(crowd.row_seconds))]
+    middle, last = (max(memory[len(memory) * k // 3 : len(memory) * (k + 1) // 3]) for k in (1, 2))
+    answered = ", ".join(f"{kind} {status}: {n}" for (kind, status), n in sorted(crowd.statuses.items()))
+    note(f"64 clients, {seconds} s", f"0 wrong ({answered})", "0 wrong, no 5xx but 503")
+    note("p99 of searches by row meanwhile", f"{late * 1000:.0f} ms", "500 ms")
+    note("memory, last third against the one before", f"{last / 1e9:.2f} / {middle / 1e9:.2f} GB", "+10 %")
+    assert last < 1.1 * middle
+    assert late < 0.5
+
+
+def test_schemathesis(tmp_path: Path, soak: bool, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_web_fuzz, "EXAMPLES", 400 if soak else 60)
+    for mode in ("positive", "negative"):
+        test_web_fuzz.test_no_request_makes_the_server_fail(tmp_path / mode, mode)
+    note("schemathesis, every operation, good and bad requests", "0 findings", "0 findings")
+
+
+def test_the_server_ends_when_told(server: Server, note: Note) -> None:
+    took = server.stop()
+    note("SIGTERM", f"ended after {took:.1f} s", "10 s")
+    assert took < 10
