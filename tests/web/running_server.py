@@ -47,6 +47,10 @@ class Server:
         """Resident bytes of the server and its decoders."""
         return sum(_resident(pid) for pid in (self.process.pid, *_children(self.process.pid)))
 
+    def own_memory(self) -> int:
+        """Resident bytes of the server alone."""
+        return _resident(self.process.pid)
+
     def decoders(self) -> list[int]:
         """The processes that decode."""
         return _children(self.process.pid)

@@ -23,6 +23,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _COOKIE = "insclr_token"
 HEALTH = "/healthz"
+_LARGE = 200_000  # bytes
 RETRY = {"retry-after": "2"}
 _FULL = "the server has too much to do just now: try again in a moment"
 # Nothing from other hosts, no inline code; pictures also from the page's own memory (drop, paste).
@@ -41,10 +42,13 @@ _HEADERS = {
 class RequestChecks:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: App, settings: ServeSettings, room: Room, numbers: Numbers) -> None:
+    def __init__(
+        self, app: App, settings: ServeSettings, room: Room, uploads: Room, numbers: Numbers
+    ) -> None:
         self.app = app
         self.settings = settings
         self.room = room  # bytes of all requests together
+        self.uploads = uploads  # requests with pictures
         self.numbers = numbers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +70,10 @@ class RequestChecks:
         body = _Body(receive, self.settings, self.room)
         try:
             refusal = self._refusal(scope) or body.reserve(Headers(scope=scope))
+            if refusal is None and body.large and self.uploads.taken >= self.uploads.size:
+                # Taking the form apart would cost others more than throwing it away does.
+                await body.discard()
+                refusal = _problem(503, _FULL, RETRY)
             if refusal is not None:
                 await refusal(scope, receive, send_with_headers)
             else:
@@ -129,6 +137,7 @@ class _Body:
         self._reserved = 0
         self._read = 0
         self._whole = False
+        self.large = False  # too large to hold no picture
         self._end = time.monotonic() + settings.body_seconds
 
     def reserve(self, headers: Headers) -> Response | None:
@@ -137,6 +146,7 @@ class _Body:
         announced = int(length) if length.isdecimal() and length.isascii() else 0
         if announced > self._settings.max_bytes:
             return _problem(413, self._too_large())
+        self.large = announced > _LARGE
         try:
             self._take(announced)
         except Full:
@@ -160,6 +170,14 @@ class _Body:
         except Full:
             raise HTTPException(503, _FULL, RETRY) from None
         return message
+
+    async def discard(self) -> None:
+        """Read the body to its end, so that the client hears the answer, and forget it."""
+        try:
+            while not self._whole:
+                await self.receive()
+        except HTTPException:
+            return
 
     def release(self) -> None:
         """Free the room that was taken."""

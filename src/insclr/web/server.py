@@ -78,7 +78,13 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         return FileResponse(_STATIC / "docs.html")
 
     app.mount("/static", StaticFiles(directory=_STATIC))
-    app.add_middleware(RequestChecks, settings=settings, room=served.bytes, numbers=served.numbers)
+    app.add_middleware(
+        RequestChecks,
+        settings=settings,
+        room=served.bytes,
+        uploads=served.uploads,
+        numbers=served.numbers,
+    )
     return app
 
 

@@ -30,7 +30,7 @@ class ServeSettings:
     max_request_pixels: int = 100_000_000  # of all pictures of one request
     max_queries: int = 16  # pictures and rows of one query set
     max_server_bytes: int = 150_000_000  # of all requests that are being received or answered
-    max_uploads: int = 8  # requests with pictures that are answered at once
+    max_uploads: int = 4  # requests with pictures that are answered at once
     decoders: int = 2  # processes that decode pictures
     decode_seconds: float = 10.0  # for one picture
     body_seconds: float = 60.0  # for the body of a request to arrive
