@@ -88,6 +88,7 @@ class TimedSource:
 
     inner: Any
     asked: list[float] = field(default_factory=list)
+    momentum: None = None
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:
         """The inner source's batches."""
@@ -98,6 +99,10 @@ class TimedSource:
             if batch is None:
                 return
             yield batch
+
+    def pooled(self) -> Tensor:
+        """The inner source's features of all images."""
+        return self.inner.pooled()
 
 
 def _measure(case: Case, images: ImageList, folder: Path) -> list[Row]:
