@@ -26,8 +26,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     """The page and its API for one store, or two to compare (after, before)."""
     try:
         from fastapi import FastAPI
-        from fastapi.responses import FileResponse
-        from fastapi.staticfiles import StaticFiles
         from starlette.formparsers import MultiPartParser
     except ImportError:
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
@@ -69,6 +67,22 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     # Uploads stay in memory: nothing of them is ever written to disk.
     MultiPartParser.spool_max_size = settings.max_bytes + 1
 
+    _show_pages(app)
+    app.add_middleware(
+        RequestChecks,
+        settings=settings,
+        room=served.bytes,
+        uploads=served.uploads,
+        numbers=served.numbers,
+    )
+    return app
+
+
+def _show_pages(app: "FastAPI") -> None:
+    """The search page, the page about the API, and what they load."""
+    from fastapi.responses import FileResponse
+    from fastapi.staticfiles import StaticFiles
+
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
         return FileResponse(_STATIC / "index.html")
@@ -78,14 +92,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         return FileResponse(_STATIC / "docs.html")
 
     app.mount("/static", StaticFiles(directory=_STATIC))
-    app.add_middleware(
-        RequestChecks,
-        settings=settings,
-        room=served.bytes,
-        uploads=served.uploads,
-        numbers=served.numbers,
-    )
-    return app
 
 
 def _tell_state(app: "FastAPI", served: "Served") -> None:
