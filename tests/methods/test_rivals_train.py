@@ -138,9 +138,9 @@ def test_killed_inside_an_epoch_and_resumed_it_ends_in_the_same_weights(
     changes = small(name, "rounds.steps=40", "checkpoint_every=4")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(small_collection, whole, name, changes=changes, cache=cache)
-    process = subprocess.Popen(
-        _command(small_collection, broken, name, changes, cache), env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    # As many threads as the runs in this process: sums of another split end in other last bits.
+    threads = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(_command(small_collection, broken, name, changes, cache), env=threads)
     while process.poll() is None and not list((broken / "round-1").glob("step-*.pt")):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
