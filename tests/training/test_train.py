@@ -180,7 +180,8 @@ def _start(
     command = [sys.executable, "-m", "insclr", "train", str(collection), "--out", str(run)]
     command += [part for change in changes for part in ("--set", change)]
     return subprocess.Popen(
-        [*command, "--recipe", str(recipe), "--resume"], env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        [*command, "--recipe", str(recipe), "--resume"],
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
     )
 
 
