@@ -27,8 +27,8 @@ class RivalRow:
     minutes: float  # of training; 0 where nothing is trained
     images: int  # augmented views seen; 0 where nothing is trained
     share: float | None  # of the gap between pretrained and oracle
-    rate: float | None  # the learning rate that was best for it
-    grid: dict[str, float]  # mAP of the first seed by learning rate
+    rate: str | None  # the learning rate and the start that were best for it
+    grid: dict[str, float]  # mAP of the first seed by learning rate and start
     beats_ours: bool
     runs: tuple[str, ...]  # folders, beside the page
 
