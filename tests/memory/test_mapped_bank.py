@@ -18,7 +18,7 @@ IDS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 DEEDS = st.lists(st.tuples(st.sampled_from(["write", "fill", "ahead", "read"]), IDS), max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DEEDS, st.booleans())
 def test_in_any_order_of_use_it_holds_what_a_bank_in_memory_holds(
     deeds: list[tuple[str, list[int]]], shared: bool

@@ -11,7 +11,7 @@ def _pool(features: torch.Tensor, size: int) -> torch.Tensor:
     return build_pool(torch.nn.functional.normalize(features, dim=1), size).ids
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(5, 30), st.integers(1, 6), st.integers(0, 10_000))
 def test_overlap_is_the_share_of_common_members_counted_one_by_one(images: int, k: int, seed: int) -> None:
     ids = _pool(torch.randn(images, 6, generator=torch.Generator().manual_seed(seed)), min(8, images - 1))

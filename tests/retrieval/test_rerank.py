@@ -264,7 +264,7 @@ def test_k_reciprocal_by_its_definition():
         assert after.scores[query] == pytest.approx([slow[i] for i in after.ids[query].tolist()], abs=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 1000), st.sampled_from(sorted(RERANKERS)))
 def test_tiny_databases_and_repeated_images_are_no_trouble(count, distinct, seed, name):
     rows = np.random.default_rng(seed).normal(size=(distinct, 3))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
 from insclr.mining.expand import eligible_candidates
-from insclr.training.loss import LossValue, contrastive_loss
+from insclr.training.loss import LossValue, contrastive_loss, softmax_loss
 
 
 class Case:
@@ -173,6 +173,45 @@ def test_loss_and_gradient_agree_with_the_slow_version(
     assert value.loss.item() == pytest.approx(expected.item(), abs=1e-5)
     assert features.grad is not None
     assert torch.allclose(features.grad, slow_features.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+def slow_softmax(case: Case, features: Tensor, temperature: float) -> Tensor:
+    """Each positive against all negatives, pair by pair."""
+    batch = features.reshape(-1, features.shape[2])
+    total = features.new_zeros(())
+    for t in range(len(features)):
+        query_set, positives, negatives = slow_pairs(case, t, ignore=True)
+        rows = {"batch": batch, "bank": case.bank[t], "shared": case.shared_bank}
+        for i in query_set:
+            repel = sum(((batch[i] * rows[w][j]).sum() / temperature).exp() for w, j in negatives)
+            own = [(batch[i] * rows[w][j]).sum() for w, j in positives if (w, j) != ("batch", i)]
+            for s in own:
+                attract = (s / temperature).exp()
+                total = total - (attract / (attract + repel)).log() / len(own) / len(query_set)
+    return total / len(features)
+
+
+@given(case=cases, temperature=st.floats(0.1, 1.0))
+def test_the_softmax_and_its_gradient_agree_with_the_slow_version(case: Case, temperature: float) -> None:
+    slow_features = case.features.clone().requires_grad_()
+    expected = slow_softmax(case, slow_features, temperature)
+    (expected + 0 * slow_features.sum()).backward()
+    features = case.features.clone().requires_grad_()
+    value = softmax_loss(features, case.pairs(), temperature=temperature)
+    value.loss.backward()
+    assert value.loss.item() == pytest.approx(expected.item(), abs=1e-4)
+    assert torch.allclose(features.grad, slow_features.grad, atol=1e-4)  # type: ignore[arg-type]
+
+
+def test_a_softmax_with_nothing_to_tell_apart_is_zero() -> None:
+    features = torch.nn.functional.normalize(torch.randn(1, 2, 3), dim=2).requires_grad_()
+    every, none = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, 2, dtype=torch.bool)
+    value = softmax_loss(
+        features, Pairs(every, ~torch.eye(2, dtype=torch.bool)[None], none), temperature=0.01
+    )
+    value.loss.backward()
+    assert value.loss.item() == 0.0
+    assert torch.equal(features.grad, torch.zeros(1, 2, 3))  # type: ignore[arg-type]
 
 
 @given(case=cases, first=st.integers(0, 3), normalise=st.sampled_from(["sum", "mean"]))

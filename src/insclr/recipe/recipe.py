@@ -65,12 +65,22 @@ class DescriptorRecipe(Table):
 
 
 class LossRecipe(Table):
-    """The contrastive loss over the pairs that a method labels."""
+    """The loss over the pairs that a method labels."""
 
+    form: Literal["contrastive", "softmax"] = knob(
+        "contrastive",
+        "negatives above a margin against positives (paper); each positive against all negatives",
+    )
     margin: float | Auto = knob(0.4, "a negative counts only while its cosine is above this")
     normalise: Literal["sum", "mean", "batch"] = knob(
         "sum", "per query image: sum (paper); mean of positives and of negatives; sum over the whole batch"
     )
+    temperature: float = knob(0.2, "cosines are divided by it before the softmax", gt=0)
+
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads beside the others."""
+        why = f'form = "{self.form}"'
+        return dict.fromkeys(("temperature",) if self.form == "contrastive" else ("margin", "normalise"), why)
 
 
 class RoundRecipe(Table):

@@ -1,4 +1,8 @@
-"""The contrastive loss over the mini-batch and the memory bank (paper, Loss and Details of the Loss)."""
+"""The losses over the mini-batch and the memory bank: the paper's contrastive one, and a softmax.
+
+The contrastive loss pushes every negative above a margin with the same force; the softmax pushes the most similar
+hardest, and a positive that is closer than all negatives pulls no more.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +19,7 @@ class LossValue:
 
     loss: Tensor
     batch_positives: Tensor  # positives an anchor has in its tuple
-    active_negatives: Tensor  # negatives above the margin, per query image
+    active_negatives: Tensor  # negatives above the margin (softmax: all), per query image
     positive_similarity: Tensor  # mean S over all positive pairs
     negative_similarity: Tensor  # mean S over all negative pairs, active or not
 
@@ -45,6 +49,45 @@ def contrastive_loss(
         positive = None if bank.positive is None else query & bank.positive[:, None]
         sums.add(_bank_similarities(features, bank), positive, query & bank.negative[:, None])
     return sums.value(pairs.query, normalise)
+
+
+def softmax_loss(
+    features: Tensor, pairs: Pairs, *, batch: Tensor | None = None, temperature: float = 0.2
+) -> LossValue:
+    """L = mean over tuples, query images i and positives j of -log(e^S_ij / (e^S_ij + sum of e^S_in, n negative)).
+
+    S are cosines divided by `temperature`; arguments as in `contrastive_loss`. A query image without positives
+    adds nothing.
+    """
+    tuples, slots, dim = features.shape
+    rows = features.reshape(-1, dim)
+    in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
+    positive = pairs.positive if pairs.weight is None else pairs.positive * pairs.weight
+    sources = [(in_batch, positive, pairs.negative)]
+    query = pairs.query[..., None]  # (T, M, 1)
+    for bank in pairs.bank:
+        negative = query & bank.negative[:, None]
+        mined = torch.zeros_like(negative) if bank.positive is None else query & bank.positive[:, None]
+        sources.append((_bank_similarities(features, bank), mined, negative))
+    similar = torch.cat([one[0] for one in sources], dim=2)  # (T, M, J) over all sources
+    weight = torch.cat([one[1].to(similar.dtype) for one in sources], dim=2)
+    negative = torch.cat([one[2] for one in sources], dim=2)
+    logits = similar / temperature
+    # A number instead of -inf: a query image without negatives has a gradient of zero, not NaN.
+    against = logits.masked_fill(~negative, -1e4).logsumexp(2, keepdim=True)  # (T, M, 1)
+    losses = torch.logaddexp(logits, against) - logits
+    counted = weight.sum(2)
+    per_image = (losses * weight).sum(2) / counted.clamp(min=1e-12)  # (T, M)
+    members = pairs.query.sum(1)  # (T,)
+    fixed = similar.detach()
+    negatives = negative.sum(2)
+    return LossValue(
+        loss=(per_image.sum(1) / members).mean(),
+        batch_positives=members.to(per_image.dtype).mean() - 1,
+        active_negatives=negatives.sum() / members.sum(),
+        positive_similarity=(fixed * weight).sum() / weight.sum().clamp(min=1e-12),
+        negative_similarity=(fixed * negative).sum() / negatives.sum().clamp(min=1),
+    )
 
 
 def _bank_similarities(features: Tensor, bank: BankPairs) -> Tensor:

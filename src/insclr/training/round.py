@@ -21,7 +21,7 @@ from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.tracking import Tracker
-from insclr.training.loss import contrastive_loss
+from insclr.training.loss import contrastive_loss, softmax_loss
 from insclr.training.momentum import MomentumNetwork
 from insclr.training.schedule import rate_factor
 from insclr.training.sources import Source
@@ -138,13 +138,14 @@ def _loss(this: Round, batch: Batch, step: int) -> _Value:
     if own is not None:  # of the whole batch, on every rank
         return _Value(own.loss, {"loss": own.loss, **own.numbers}, weight=1.0)
     pairs = this.method.label(batch, step, generator)
-    value = contrastive_loss(
-        batch.augmented,
-        pairs,
-        batch=None if batch.whole is None else batch.whole.augmented.flatten(0, 1),
-        margin=this.margin,
-        normalise=this.recipe.loss.normalise,
-    )
+    whole = None if batch.whole is None else batch.whole.augmented.flatten(0, 1)
+    settings = this.recipe.loss
+    if settings.form == "softmax":
+        value = softmax_loss(batch.augmented, pairs, batch=whole, temperature=settings.temperature)
+    else:
+        value = contrastive_loss(
+            batch.augmented, pairs, batch=whole, margin=this.margin, normalise=settings.normalise
+        )
     return _Value(value.loss, vars(value), this.ranks.weight(this.recipe.tuples), pairs)
 
 

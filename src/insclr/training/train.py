@@ -215,7 +215,7 @@ class _Training:
         """Let the method prepare itself; measure the margin of the loss where that is left to the collection."""
         prepared = method.prepare(start)
         margin, reasons = recipe.loss.margin, prepared.reasons
-        if recipe.method.own_loss:
+        if recipe.method.own_loss or recipe.loss.form == "softmax":
             return prepared
         if margin == "auto":
             pairs = random_pairs(start.descriptors)
