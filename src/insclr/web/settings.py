@@ -60,6 +60,11 @@ class ServeSettings:
         return self.host in _LOCAL
 
     @property
+    def only_here(self) -> bool:
+        """Whether the page is for this machine alone, without a proxy that shows it to others."""
+        return self.local and not (self.names or self.proxy or self.root_path)
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Names under which the page may be asked for: a foreign name is another site's doing (DNS rebinding)."""
         return (*_LOCAL, *self.names) if self.local or self.names else ("*",)

@@ -120,7 +120,7 @@ def _tokens(text: str) -> list[_Token]:
 def _not_understood(text: str, at: int) -> str:
     rest = text[at:].strip()
     if at and text[at] == "'":  # no space before it: part of a word
-        return f"quote it: a value with ' in it is written in double quotes, such as \"O'Neill\" (here: {rest[:40]!r})"
+        return f"quote it: a value with ' in it is written in double quotes, like \"O'Neill\" (here: {rest[:40]!r})"
     if rest[0] in "'\"":
         return f"a quote is left open in the filter: {rest[:40]!r} needs a second {rest[0]} at its end"
     return f"the filter is not understood from here: {rest[:40]!r}"
