@@ -141,6 +141,9 @@ def serve(
     proxy: Annotated[
         str, typer.Option(help="Address of a proxy whose X-Forwarded headers are believed.")
     ] = "",
+    originals: Annotated[
+        bool, typer.Option(help="Let people open and download the files themselves, camera data and all.")
+    ] = True,
     token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
     device: Device = "auto",
@@ -163,6 +166,7 @@ def serve(
         insecure=insecure,
         root_path=root_path,
         names=tuple(one.lower() for one in name or ()),
+        originals=originals,
         proxy=proxy,
     )
     stores = open_served([store, *([before] if before else [])], [model], device)

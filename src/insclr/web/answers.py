@@ -57,6 +57,7 @@ class AboutAnswer(BaseModel):
     stores: list[StoreAnswer]
     rerankers: list[str]
     limits: Limits
+    originals: bool = Field(description="whether the files themselves are given")
 
 
 class PictureAnswer(BaseModel):

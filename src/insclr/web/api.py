@@ -53,7 +53,10 @@ _SEARCH_SAYS = _SAYS | {
     422: {"model": Problem, "description": "A box or field that cannot be understood"},
 }
 _JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
-_FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/*": {}, "application/octet-stream": {}}}}
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/*": {}, "application/octet-stream": {}}},
+    403: {"model": Problem, "description": "The server was told not to give originals"},
+}
 
 StoreNumber = Annotated[int, Path(ge=0, le=9, description="0, or 1 for the second store")]
 RowId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="id of a row")]
@@ -94,7 +97,9 @@ def about(served: Offer) -> AboutAnswer:
         queries=settings.max_queries,
         top=MAX_TOP,
     )
-    return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
+    return AboutAnswer(
+        stores=stores, rerankers=sorted(RERANKERS), limits=limits, originals=settings.originals
+    )
 
 
 @api.post("/search", responses=_SEARCH_SAYS)
@@ -258,6 +263,8 @@ def original(
     download: Annotated[bool, Query(description="save it instead of showing it")] = False,
 ) -> Response:
     """The indexed file itself, as it is on disk; 404 when that is gone or no longer a photo."""
+    if not served.settings.originals:
+        raise Refused(403, "this server does not give the original files")
     home = served.store(store)
     return original_response(home.file(home.row(int(row))), download=download)
 

@@ -17,10 +17,9 @@ _SHOWN = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"GIF8", "image/gif"),
-    (b"BM", "image/bmp"),
 )
-# First bytes of what they cannot: TIFF (and raw photos that are built like it), raw photos of single makers, PPM.
-_DOWNLOADED = (b"II*\0", b"MM\0*", b"FUJIFILM", b"IIRO", b"IIRS", b"IIU\0", b"P3", b"P6", b"P5", b"P2")
+# First bytes of what they cannot: TIFF (and raw photos that are built like it), raw photos of single makers.
+_DOWNLOADED = (b"II*\0", b"MM\0*", b"FUJIFILM", b"IIRO", b"IIRS", b"IIU\0")
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1", b"crx ")
 
 
@@ -58,7 +57,10 @@ def media_type(head: bytes) -> str:
         return "image/webp"
     if head[4:12] in (b"ftypavif", b"ftypavis"):
         return "image/avif"
-    known = head.startswith(_DOWNLOADED) or (head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS)
+    if head[:2] == b"BM" and head[6:10] == bytes(4):
+        return "image/bmp"
+    portable = head[:2] in (b"P2", b"P3", b"P5", b"P6") and head[2:3].isspace()  # PPM and PGM
+    known = portable or head.startswith(_DOWNLOADED) or (head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS)
     return "application/octet-stream" if known else ""
 
 

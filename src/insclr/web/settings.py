@@ -23,6 +23,7 @@ class ServeSettings:
     insecure: bool = False  # serve other machines without a token
     root_path: str = ""  # where a proxy shows the page, such as /photos; the proxy takes it off again
     names: tuple[str, ...] = ()  # further host names that the page is asked for by, such as a proxy's
+    originals: bool = True  # give the files themselves too, with all that cameras write into them
     proxy: str = ""  # address of a proxy whose X-Forwarded-* headers are believed
 
     max_bytes: int = 25_000_000  # of one request

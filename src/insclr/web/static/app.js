@@ -22,7 +22,7 @@ const actions = {
   add: (match) => addAll([fromMatch(match)]),
   open: (i) => viewer.open(results.matches, i),
   viewed,
-  folder: () => bar.store.folder,
+  about: () => bar.about,
 };
 const end = byId("end"); // stands behind the last result, or nowhere
 const loadMore = byId("load-more");

@@ -8,7 +8,7 @@ import { Zoom } from "./zoom.js";
 const SAID = { sure: "sure", maybe: "maybe", other: "probably something else" };
 
 export class Viewer {
-  // actions: search(match), add(match), viewed(match or null): null when it closes, folder(): where relative paths start.
+  // actions: search(match), add(match), viewed(match or null): null when it closes, about(): what the server offers.
   constructor(actions) {
     Object.assign(this, { actions, dialog: byId("viewer"), matches: [], at: 0, match: null });
     this.zoom = new Zoom(byId("viewer-stage"), byId("large"), { swiped: (by) => this.step(by), dismissed: () => this.dialog.close() });
@@ -76,6 +76,7 @@ export class Viewer {
     byId("large").alt = match.path;
     byId("large").src = match.picture;
     byId("facts-path").textContent = match.path;
+    for (const id of ["download", "original"]) byId(id).hidden = !this.actions.about().originals;
     byId("download").href = `${match.original}?download=true`;
     byId("original").href = match.original;
     byId("facts").replaceChildren(...facts(match).flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value || "–"])]));
@@ -108,7 +109,8 @@ export class Viewer {
   }
 
   async copyPath() {
-    const folder = this.actions.folder();
+    const { stores } = this.actions.about();
+    const { folder } = stores[this.match.ref.split(":")[0]];
     const path = folder && !this.match.path.startsWith("/") ? `${folder}/${this.match.path}` : this.match.path;
     toast((await copyText(path)) ? `Copied: ${path}` : `The browser does not allow copying. The path is: ${path}`);
   }
