@@ -109,6 +109,11 @@ class Page:
         fingers = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
         self.cdp("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
 
+    def step(self) -> str:
+        """The address at the browser's step of the history: its own Back starts from there."""
+        history = self.cdp("Page.getNavigationHistory")
+        return history["entries"][history["currentIndex"]]["url"]
+
     def tap(self, element: WebElement) -> None:
         middle = (
             "const one = arguments[0].getBoundingClientRect();"

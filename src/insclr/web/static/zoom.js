@@ -10,6 +10,8 @@ export class Zoom {
     stage.addEventListener("pointerdown", (event) => this.down(event));
     stage.addEventListener("pointermove", (event) => this.move(event));
     for (const kind of ["pointerup", "pointercancel"]) stage.addEventListener(kind, (event) => this.up(event));
+    // The browser's own pinch zoom would enlarge the page around the photo; touch-action alone comes late in some browsers.
+    stage.addEventListener("touchmove", (event) => event.preventDefault(), { passive: false });
     stage.addEventListener("wheel", (event) => {
       event.preventDefault();
       this.by(Math.exp(-event.deltaY / 300), event);
@@ -77,9 +79,11 @@ export class Zoom {
   }
 
   keepInside() {
-    const shown = Math.min(this.stage.clientWidth / this.image.naturalWidth, this.stage.clientHeight / this.image.naturalHeight) || 0;
+    const { clientWidth, clientHeight } = this.stage;
+    const { naturalWidth = 1, naturalHeight = 1 } = this.image.naturalWidth ? this.image : {}; // while it loads
+    const shown = Math.min(clientWidth / naturalWidth, clientHeight / naturalHeight);
     const room = (whole, part) => Math.max(0, (part * shown * this.scale - whole) / 2);
-    const [across, down] = [room(this.stage.clientWidth, this.image.naturalWidth), room(this.stage.clientHeight, this.image.naturalHeight)];
+    const [across, down] = [room(clientWidth, naturalWidth), room(clientHeight, naturalHeight)];
     this.x = Math.min(across, Math.max(-across, this.x));
     this.y = Math.min(down, Math.max(-down, this.y));
   }
