@@ -114,6 +114,7 @@ def test_closing_the_photo_leaves_no_step_behind(page: Page, root: Path) -> None
     start = page.paths()
     page.upload(root / "0" / "0.png")
     page.open_viewer(1)
+    page.until(lambda: "view" in page.step())
     page.keys(Keys.ESCAPE)
     page.until(lambda: "view" not in page.step())
     assert page.after(lambda: page.browser.back()) == start
