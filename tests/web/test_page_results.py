@@ -28,7 +28,7 @@ window.fetch = async (...asked) => {
   const copies = body.matches.splice(-3);
   body.matches.forEach((match, i) => Object.assign(match, {
     band: i < 4 ? "sure" : i < 10 ? "maybe" : "other", score: i < 4 ? 0.9 : 0.3,
-    is_query: i === 0, copies: i === 1 ? copies : [], thing: i === 2 ? "Blue vase" : null,
+    is_query: i === 0, copies: i === 1 ? copies : i === 2 ? ["elsewhere/copy.png"] : [], thing: i === 2 ? "Blue vase" : null,
   }));
   return new Response(JSON.stringify(body), {status: 200, headers: {"content-type": "application/json"}});
 };
@@ -51,7 +51,7 @@ def heads(page: Page) -> list[str]:
 
 
 def test_results_stand_in_three_bands(banded: Page) -> None:
-    assert heads(banded) == ["Sure 3 + 3 copies", "Maybe 6", "Other 34"]
+    assert heads(banded) == ["Sure 3 + 4 copies", "Maybe 6", "Other 34"]
     assert banded.one("#status").text.startswith("3 sure, 6 maybe")
     assert len(banded.all(".band.maybe .tile")) == 6
     other = banded.one(".band.other")
@@ -85,6 +85,8 @@ def test_copies_are_one_tile_and_can_be_looked_at(banded: Page) -> None:
     before = banded.one("#facts-path").text
     banded.all("#copies-list button")[0].click()
     assert banded.one("#facts-path").text != before
+    banded.keys(Keys.ARROW_RIGHT)  # a copy of which only the path is known
+    assert banded.one("#copies").text == "1 near-identical copy\nelsewhere/copy.png"
 
 
 def test_names_of_things_stand_on_their_photos(banded: Page) -> None:

@@ -84,12 +84,13 @@ export class Viewer {
     this.actions.viewed(match);
   }
 
-  // Near-identical photos that the results fold into one tile.
+  // Near-identical photos that the results fold into one tile: photos to look at, or only their paths.
   showCopies(match) {
     const listed = Array.isArray(match.copies) ? match.copies : [];
     byId("copies").hidden = !listed.length;
     byId("copies-title").textContent = counted(copiesOf(match), "near-identical copy", "near-identical copies");
     byId("copies-list").replaceChildren(...listed.map((copy) => {
+      if (typeof copy === "string") return element("li", { class: "path" }, [copy]);
       const button = element("button", { title: copy.path, "aria-label": `Show the copy ${copy.path}` }, [element("img", { src: copy.thumbnail, alt: "", loading: "lazy" })]);
       button.addEventListener("click", () => this.show(copy));
       return element("li", {}, [button]);
