@@ -22,7 +22,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DRIVER = shutil.which("chromedriver")
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1200,900"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1200,900 "
+    "--force-prefers-reduced-motion"  # a tile that fades in is not displayed yet
 )
 
 

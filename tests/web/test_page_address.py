@@ -71,18 +71,23 @@ def test_an_uploaded_photo_is_politely_asked_for_again(page: Page, root: Path) -
     page.upload(root / "1" / "1.png")
     page.script("document.querySelector('#more').open = true")
     page.after(lambda: page.one("#where").send_keys("year >= 2001", Keys.ENTER))
-    assert asked(page)["uploaded"] == ["1.png"]
+    assert asked(page)["uploaded"] == ["1"]  # not its name: addresses are logged and shared
     page.browser.refresh()
     page.until(page.settled)
     notice = page.one("#notice")
     assert notice.is_displayed()
     assert "1.png" in notice.text
     assert "neither stored nor part of the address" in notice.text
-    assert "Your filters are kept" in notice.text
+    assert "The filters are kept" in notice.text
     paths = page.upload(root / "1" / "1.png")
     assert not page.one("#notice").is_displayed()
     assert "0/0.png" not in paths  # its year is 2000
     assert paths[0] == "1/1.png"
+
+
+def test_a_shared_address_of_an_uploaded_photo_says_so(page: Page) -> None:
+    assert page.open("?uploaded=1&where=year+%3E+2001")
+    assert "The photo of this search was only in the page" in page.one("#notice").text
 
 
 def test_back_to_an_uploaded_photo_works_while_the_page_is_open(page: Page, root: Path) -> None:

@@ -116,6 +116,14 @@ def test_a_mistake_replaces_the_results_and_says_what_to_do(page: Page, written:
     assert not page.one("#where-error").is_displayed()
 
 
+def test_a_changed_filter_keeps_the_focus(page: Page) -> None:
+    page.after(lambda: Select(page.one("#filter-add")).select_by_visible_text("room"))
+    page.one(".filter .sign").send_keys("")  # by keyboard
+    page.after(lambda: page.keys(Keys.ARROW_DOWN))
+    assert page.script("return document.activeElement.className") == "sign"
+    assert page.one(".filter .sign").get_attribute("value") == "is-not"
+
+
 def test_every_field_has_a_name(page: Page) -> None:
     page.script("document.querySelector('#more').open = true")
     Select(page.one("#filter-add")).select_by_visible_text("path")

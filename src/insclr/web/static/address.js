@@ -5,10 +5,10 @@ const BOX_DIGITS = 4;
 // {query, filters, where, rerank, least, join, store, view} -> "?photo=0:12&only.room=is:Attic", or "./" for the start page.
 export function write(state) {
   const values = new URLSearchParams();
-  for (const item of state.query) {
-    if (item.ref) values.append("photo", item.ref + boxText(item.box));
-    else values.append("uploaded", item.name); // the photo itself stays on this computer
-  }
+  for (const item of state.query) if (item.ref) values.append("photo", item.ref + boxText(item.box));
+  // Photos of this computer stay there, and so do their names: only how many there were is told.
+  const uploaded = state.query.filter((item) => !item.ref).length;
+  if (uploaded) values.set("uploaded", uploaded);
   for (const { column, sign, value } of state.filters) values.append(`only.${column}`, `${sign}:${value}`);
   if (state.where.trim()) values.set("where", state.where);
   if (state.rerank) values.set("order", state.rerank);
@@ -25,7 +25,7 @@ export function read(search) {
   const values = new URLSearchParams(search);
   return {
     photos: values.getAll("photo").map(photo).filter(Boolean),
-    uploaded: values.getAll("uploaded"),
+    uploaded: Math.min(16, Math.max(0, Math.trunc(Number(values.get("uploaded"))) || 0)),
     filters: [...values].filter(([name]) => name.startsWith("only.")).map(filter).filter(Boolean),
     where: values.get("where") ?? "",
     rerank: values.get("order") ?? "",

@@ -102,10 +102,11 @@ async function restore() {
     viewer.close();
   }
   if (asking() === searched) return view && openView();
-  const kept = history.state?.query?.filter((one) => one.ref || fileOf(one));
-  const lost = uploaded.slice((kept ?? []).filter((one) => !one.ref).length);
+  const before = history.state?.query ?? [];
+  const kept = before.filter((one) => one.ref || fileOf(one));
+  const lost = history.state?.lost ?? before.filter((one) => !kept.includes(one)).map((one) => one.name);
   try {
-    state.query = kept?.length === photos.length + uploaded.length ? kept : await Promise.all(photos.map(fromAddress));
+    state.query = kept.length === photos.length + uploaded ? kept : await Promise.all(photos.map(fromAddress));
   } catch (error) {
     state.query = [];
     render();
@@ -113,10 +114,10 @@ async function restore() {
     return fail(error);
   }
   state.at = 0;
-  history.replaceState({ query: state.query }, "");
+  history.replaceState({ query: state.query, lost }, "");
   if (bar.number !== state.store) await bar.use(state.store);
   state.store = bar.number;
-  tellLost(lost);
+  tellLost(uploaded - state.query.filter((one) => !one.ref).length, lost);
   render();
   await run();
   if (state.view) openView();
@@ -145,12 +146,13 @@ async function openView() {
   }
 }
 
-function tellLost(names) {
-  byId("notice").hidden = !names.length;
-  if (!names.length) return;
-  const which = names.length === 1 ? `Your photo “${names[0]}” was` : "Your photos were";
-  const filtered = state.filters.length || state.where ? " Your filters are kept." : "";
-  byId("notice-text").textContent = `${which} only in this page: uploads are neither stored nor part of the address. Choose it again to repeat the search.${filtered}`;
+// Photos of a computer do not outlive the page that they were shown to.
+function tellLost(count, names) {
+  byId("notice").hidden = !count;
+  if (!count) return;
+  const which = names.length === 1 ? `Your photo “${names[0]}” was` : `The ${count === 1 ? "photo" : "photos"} of this search ${count === 1 ? "was" : "were"}`;
+  const filtered = state.filters.length || state.where ? " The filters are kept." : "";
+  byId("notice-text").textContent = `${which} only in the page: uploads are neither stored nor part of the address. Choose ${count === 1 ? "it" : "them"} again to repeat the search.${filtered}`;
 }
 
 async function run() {

@@ -9,6 +9,14 @@ export function element(name, attributes = {}, children = []) {
 
 export const byId = (id) => document.getElementById(id);
 
+// Replace what is in a place; whoever was in its third field by keyboard is in the third field again.
+export function refill(place, ...children) {
+  const fields = () => [...place.querySelectorAll("button, input, select")];
+  const at = fields().indexOf(document.activeElement);
+  place.replaceChildren(...children);
+  if (at >= 0) fields()[Math.min(at, fields().length - 1)]?.focus({ preventScroll: true });
+}
+
 // "1 photo", "2 photos", "1,204 photos".
 export const counted = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 

@@ -1,6 +1,6 @@
 // Filters that are chosen instead of typed: a line for each, with a column, a comparison and a value.
 
-import { element } from "./dom.js";
+import { element, refill } from "./dom.js";
 
 // What a person reads, and the sign of the filter language.
 const SIGNS = {
@@ -38,7 +38,7 @@ export class Filters {
       const options = columns.map((one) => element("option", { value: one.name }, [one.name]));
       this.menu.replaceChildren(element("option", { value: "" }, ["Add a filter…"]), ...options);
     }
-    this.place.replaceChildren(...filters.map((one, i) => this.line(one, i)));
+    refill(this.place, ...filters.map((one, i) => this.line(one, i)));
   }
 
   add(name) {

@@ -2,7 +2,7 @@
 
 import { byId, toast } from "./dom.js";
 
-const sources = new Map(); // files by number: the browser's history can only hold plain values
+const sources = new Map(); // files by a number of their own: the browser's history can only hold plain values
 
 export const fileOf = (item) => sources.get(item.number);
 
@@ -35,7 +35,7 @@ export function wireInput(give, limits) {
 }
 
 function fromFile(file) {
-  const number = sources.size;
+  const number = `${performance.timeOrigin}-${sources.size}`; // never that of a file before a reload
   const address = URL.createObjectURL(file);
   sources.set(number, file);
   return { number, name: file.name || "pasted photo", thumbnail: address, picture: address, box: null };

@@ -1,7 +1,7 @@
 // What is searched for: the shown photo with its box, and the set of photos that form the query.
 
 import { BoxEditor } from "./box.js";
-import { byId, element } from "./dom.js";
+import { byId, element, refill } from "./dom.js";
 
 export class QueryPanel {
   // actions: boxed(i, box), show(i), remove(i), pick(), join(way).
@@ -29,7 +29,7 @@ export class QueryPanel {
     this.at = at;
     byId("stage").hidden = byId("panel").hidden = !query.length;
     if (query[at]) this.renderStage(query[at]);
-    byId("set").replaceChildren(...query.map((item, i) => this.member(item, i, i === at)), this.adder());
+    refill(byId("set"), ...query.map((item, i) => this.member(item, i, i === at)), this.adder());
     byId("join-field").hidden = query.length < 2;
     for (const one of document.querySelectorAll("[data-join]")) one.setAttribute("aria-pressed", String(one.dataset.join === join));
   }

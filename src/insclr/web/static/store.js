@@ -8,7 +8,7 @@ const EVERY = 10_000; // milliseconds between two looks at the counts
 export class StoreBar {
   // actions: use(number), changed(): photos came or went.
   constructor(actions) {
-    Object.assign(this, { actions, about: null, number: 0, columns: [] });
+    Object.assign(this, { actions, about: null, number: 0, compared: -1, columns: [] });
   }
 
   get store() {
@@ -52,6 +52,8 @@ export class StoreBar {
     byId("about").textContent = `${counted(store.pictures, "photo")} · ${store.name}`;
     byId("about").title = `model ${store.model}`;
     byId("compare").hidden = about.stores.length < 2;
+    if (this.number === this.compared) return; // nothing new: a button that has the focus keeps it
+    this.compared = this.number;
     // "Before" stands left of "After": the second store is the older one.
     byId("compare").replaceChildren(...[...about.stores].reverse().map((one) => {
       const button = element("button", { "aria-pressed": String(one.number === this.number), title: `${one.model} (b)` }, [one.title]);

@@ -92,7 +92,10 @@ export class Viewer {
     byId("copies-list").replaceChildren(...listed.map((copy) => {
       if (typeof copy === "string") return element("li", { class: "path" }, [copy]);
       const button = element("button", { title: copy.path, "aria-label": `Show the copy ${copy.path}` }, [element("img", { src: copy.thumbnail, alt: "", loading: "lazy" })]);
-      button.addEventListener("click", () => this.show(copy));
+      button.addEventListener("click", () => {
+        this.show(copy);
+        this.dialog.focus(); // the button that had it is gone
+      });
       return element("li", {}, [button]);
     }));
   }
