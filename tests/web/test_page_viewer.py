@@ -144,6 +144,8 @@ def assert_readable(page: Page, number: int) -> None:
     text = page.one("#missing").text
     assert "This photo cannot be shown" in text
     assert "5/7.png" in text
+    assert not page.one("#download").is_displayed()  # there is nothing to download
+    assert page.one("#copy-path").is_displayed()
     assert "not found" in text
     assert "--prune" in text
     colours = page.script(

@@ -21,7 +21,8 @@ function explain(status, body) {
   return `The server answered with status ${status}.`;
 }
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+// A sentence begins with a capital letter, unless it begins with the name of a file.
+const capital = (text) => (/^[a-z']+[ ,:]/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
 
 const rowAddress = (ref) => `api/stores/${ref.replace(":", "/rows/")}`;
 

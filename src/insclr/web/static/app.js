@@ -15,6 +15,7 @@ const UNASKED = { filters: [], where: "", rerank: "", least: 0, join: "mean", st
 const state = { query: [], at: 0, top: FIRST, ...UNASKED };
 let running = null;
 let searched = ""; // what the results answer
+let restored = 0; // how often the page followed the history
 let viewPushed = false; // the open photo is a step of the history that closing takes back
 
 const actions = {
@@ -94,6 +95,8 @@ addEventListener("popstate", () => restore());
 
 // Make the page what the address and the history say.
 async function restore() {
+  restored += 1;
+  const turn = restored;
   const asked = address.read(location.search);
   const { photos, uploaded, view, ...options } = asked;
   Object.assign(state, options, { view, top: FIRST });
@@ -106,7 +109,9 @@ async function restore() {
   const kept = before.filter((one) => one.ref || fileOf(one));
   const lost = history.state?.lost ?? before.filter((one) => !kept.includes(one)).map((one) => one.name);
   try {
-    state.query = kept.length === photos.length + uploaded ? kept : await Promise.all(photos.map(fromAddress));
+    const query = kept.length === photos.length + uploaded ? kept : await Promise.all(photos.map(fromAddress));
+    if (turn !== restored) return; // gone on to another step meanwhile
+    state.query = query;
   } catch (error) {
     state.query = [];
     render();
@@ -248,6 +253,7 @@ async function useStore(number) {
 }
 
 function render() {
+  document.title = state.query.length ? `${state.query[0].name} · insclr` : "InsCLR search";
   byId("main").classList.toggle("empty", !state.query.length);
   panel.render(state);
   filters.show(state.filters, bar.columns);

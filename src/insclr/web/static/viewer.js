@@ -76,12 +76,16 @@ export class Viewer {
     byId("large").alt = match.path;
     byId("large").src = match.picture;
     byId("facts-path").textContent = match.path;
-    for (const id of ["download", "original"]) byId(id).hidden = !this.actions.about().originals;
+    this.offerFile(this.actions.about().originals);
     byId("download").href = `${match.original}?download=true`;
     byId("original").href = match.original;
     byId("facts").replaceChildren(...facts(match).flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value || "–"])]));
     this.showCopies(match);
     this.actions.viewed(match);
+  }
+
+  offerFile(there) {
+    for (const id of ["download", "original"]) byId(id).hidden = !there;
   }
 
   // Near-identical photos that the results fold into one tile: photos to look at, or only their paths.
@@ -106,6 +110,7 @@ export class Viewer {
     const stage = byId("viewer-stage");
     stage.classList.remove("loading");
     stage.classList.add("gone");
+    this.offerFile(false);
     const reason = await reasonMissing(match.picture);
     if (match !== this.match) return;
     byId("missing-reason").textContent = reason;
