@@ -50,12 +50,19 @@ def test_columns_of_a_condition() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("colour = red", "no column 'colour' in this store; it has: path, year, brand"),
+        ("colour = red", "no column 'colour' in this store; it has: path, year, brand, date taken"),
         ("year >", "ends where a value"),
         ("year 5", "after column 'year'"),
         ("year = 5 brand = x", "'and' or 'or' is expected in the filter where 'brand' stands"),
         ("(year = 5", r"'\)' is expected in the filter at its end"),
-        ("brand = 'open", "a quote left open"),
+        ("brand = 'open", "a quote is left open"),
+        ("brand = Red apple", "quote it: write 'Red apple' instead of Red apple"),
+        ("brand = Red apple, large and year = 5", "quote it: write 'Red apple, large' instead"),
+        ("brand in (Red apple, x)", "quote it: write 'Red apple' instead"),
+        ("brand = 2024-05-01", "quote it: write '2024-05-01' instead"),
+        ("path contains shelf (old)", r"quote it: write 'shelf \(old\)' instead"),
+        ("brand = O'Neill", "quote it: a value with ' in it is written in double quotes"),
+        ("date taken > 5", "quote it: write the column as 'date taken'"),
         ("year = 1e999", "too large"),
         ("brand in ()", "a value is expected"),
         ("not " * 100 + "year = 1", "nested deeper"),
@@ -65,7 +72,7 @@ def test_columns_of_a_condition() -> None:
 )
 def test_a_mistake_is_explained(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        parse_where(text, COLUMNS)
+        parse_where(text, [*COLUMNS, "date taken"])
 
 
 @given(st.text(alphabet=st.sampled_from(list("abyearbrand'\"()=<>!,5. ;-%")), max_size=60))

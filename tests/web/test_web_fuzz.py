@@ -45,9 +45,11 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/about",
         "/api/search",
         "/api/stores/{store}/sample",
+        "/api/stores/{store}/columns",
         "/api/stores/{store}/rows/{row}",
         "/api/stores/{store}/rows/{row}/thumbnail",
         "/api/stores/{store}/rows/{row}/picture",
+        "/api/stores/{store}/rows/{row}/original",
     }
     for methods in described["paths"].values():
         for operation in methods.values():

@@ -1,4 +1,4 @@
-"""Commands of the search engine: index, search, duplicates, cluster, serve, and the demo that ends in one."""
+"""Commands of the search engine: index, watch, search, duplicates, cluster, serve, and the demo that ends in one."""
 
 import json
 from pathlib import Path
@@ -12,6 +12,7 @@ from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
     from insclr.data.decode import Box
+    from insclr.retrieval.watch import Watcher
 
 StoreName = Annotated[str, typer.Argument(help="A store's folder, or a Milvus address.", metavar="STORE")]
 OwnModel = Annotated[str, typer.Option("--model", help="The store's model, where it has moved.")]
@@ -46,6 +47,60 @@ def index(
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
+
+
+@app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Folder that photos arrive in, with its subfolders.")],
+    store: Annotated[str, typer.Option(help="Folder of the store, or http://host:19530/NAME for Milvus.")],
+    model: Annotated[str, typer.Option(help="For a new store, or where the store's model has moved.")] = "",
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the folder.", min=0.1)] = 2.0,
+    device: Device = "auto",
+) -> None:
+    """Index photos as they arrive in a folder, until Ctrl-C."""
+    from insclr.data.cells import one_line
+    from insclr.errors import UserError
+    from insclr.retrieval.watch import watch as keep_watching
+
+    watcher, known = _watcher(folder, store, model, device)
+    typer.echo(one_line(f"watching {folder}: {known} photos in the store (Ctrl-C stops it)"))
+    try:
+        for told in keep_watching(watcher, every):
+            if isinstance(told, UserError):
+                typer.echo(one_line(str(told)), err=True)
+                continue
+            for path, reason in told.skipped:
+                typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
+            if told.added or told.changed:
+                typer.echo(told.arrivals())
+    finally:
+        typer.echo(
+            f"while watching: {watcher.added} photos added and {watcher.changed} changed; the store keeps them"
+        )
+
+
+def _watcher(folder: Path, store: str, model: str, device: str) -> "tuple[Watcher, int]":
+    """A watcher with the store's own model, and the number of photos in the store."""
+    from insclr.errors import UserError
+
+    there = "://" in store or Path(store).exists()
+    if not there and not model:
+        raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
+    from insclr.model.device import place
+    from insclr.model.model_file import resolve_model
+    from insclr.retrieval.describer import ModelDescriber, describer_of
+    from insclr.retrieval.store import open_store
+    from insclr.retrieval.watch import Watcher
+
+    if there:
+        opened = open_store(store)
+        info = opened.info
+        opened.close()
+        watcher = Watcher(describer_of(info, model, device=device), folder, store)
+        return watcher, watcher.begin()
+    found = resolve_model(model)
+    place(found.network, device)
+    return Watcher(ModelDescriber(model, found), folder, store), 0
 
 
 @app.command()
@@ -141,6 +196,9 @@ def serve(
     proxy: Annotated[
         str, typer.Option(help="Address of a proxy whose X-Forwarded headers are believed.")
     ] = "",
+    originals: Annotated[
+        bool, typer.Option(help="Let people open and download the files themselves, camera data and all.")
+    ] = True,
     token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
     device: Device = "auto",
@@ -163,6 +221,7 @@ def serve(
         insecure=insecure,
         root_path=root_path,
         names=tuple(one.lower() for one in name or ()),
+        originals=originals,
         proxy=proxy,
     )
     stores = open_served([store, *([before] if before else [])], [model], device)

@@ -48,6 +48,13 @@ class IndexReport:
         ]
         return f"{self.total} pictures in the store: " + (", ".join(parts) or "nothing to do")
 
+    def arrivals(self) -> str:
+        """One line for people about what is new."""
+        parts = [
+            f"{count} {word}" for count, word in ((self.added, "added"), (self.changed, "changed")) if count
+        ]
+        return f"{', '.join(parts)}: {self.total} photos in the store"
+
 
 def index_images(
     describer: Describer,

@@ -1,5 +1,7 @@
 """The JSON that the API gives back; the OpenAPI description is made from these."""
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from insclr.retrieval.search import Match
@@ -32,6 +34,21 @@ class StoreAnswer(BaseModel):
     model: str
     cutoff: float = Field(description="cosine from which on a match is likely")
     columns: list[str] = Field(description="what a filter can use besides `path`")
+    folder: str = Field(
+        description="which folder relative paths start from; empty unless only this machine is served"
+    )
+
+
+class ColumnAnswer(BaseModel):
+    """A column that a filter can use."""
+
+    name: str
+    kind: Literal["number", "choice", "text"]
+    values: list[str] = Field(
+        description="all values of a choice, frequent ones of a text, the folders of `path`"
+    )
+    low: float | None = Field(description="the least number")
+    high: float | None = Field(description="the largest number")
 
 
 class AboutAnswer(BaseModel):
@@ -40,6 +57,7 @@ class AboutAnswer(BaseModel):
     stores: list[StoreAnswer]
     rerankers: list[str]
     limits: Limits
+    originals: bool = Field(description="whether the files themselves are given")
 
 
 class PictureAnswer(BaseModel):
@@ -50,6 +68,7 @@ class PictureAnswer(BaseModel):
     columns: dict[str, str]
     thumbnail: str
     picture: str
+    original: str
 
 
 class MatchAnswer(PictureAnswer):
@@ -92,4 +111,5 @@ def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
 
 def _address(store: int, id_: int, root: str) -> dict[str, str]:
     base = f"{root}/api/stores/{store}/rows/{id_}"
-    return {"ref": f"{store}:{id_}", "thumbnail": f"{base}/thumbnail", "picture": f"{base}/picture"}
+    kinds = ("thumbnail", "picture", "original")
+    return {"ref": f"{store}:{id_}"} | {kind: f"{base}/{kind}" for kind in kinds}

@@ -18,6 +18,7 @@ from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
 from insclr.web.answers import (
     AboutAnswer,
+    ColumnAnswer,
     Limits,
     PictureAnswer,
     Problem,
@@ -28,6 +29,7 @@ from insclr.web.answers import (
 )
 from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
+from insclr.web.originals import original_response
 from insclr.web.queries import (
     RowQuery,
     UploadQuery,
@@ -51,6 +53,10 @@ _SEARCH_SAYS = _SAYS | {
     422: {"model": Problem, "description": "A box or field that cannot be understood"},
 }
 _JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/*": {}, "application/octet-stream": {}}},
+    403: {"model": Problem, "description": "The server was told not to give originals"},
+}
 
 StoreNumber = Annotated[int, Path(ge=0, le=9, description="0, or 1 for the second store")]
 RowId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="id of a row")]
@@ -79,6 +85,7 @@ def about(served: Offer) -> AboutAnswer:
             model=one.store.info.model,
             cutoff=round(one.cutoff(), 4),
             columns=one.store.columns(),
+            folder=str(one.store.info.root) if served.settings.only_here else "",
         )
         for number, one in enumerate(served.stores)
     ]
@@ -90,7 +97,9 @@ def about(served: Offer) -> AboutAnswer:
         queries=settings.max_queries,
         top=MAX_TOP,
     )
-    return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
+    return AboutAnswer(
+        stores=stores, rerankers=sorted(RERANKERS), limits=limits, originals=settings.originals
+    )
 
 
 @api.post("/search", responses=_SEARCH_SAYS)
@@ -202,6 +211,15 @@ def sample(
     return [picture_answer(store, row, root) for row in served.store(store).sample(count, seed)]
 
 
+@api.get("/stores/{store}/columns", responses=_SAYS)
+def columns(served: Offer, store: StoreNumber) -> list[ColumnAnswer]:
+    """What a filter can be built from: each column's kind and values."""
+    return [
+        ColumnAnswer(name=one.name, kind=one.kind, values=list(one.values), low=one.low, high=one.high)
+        for one in served.store(store).columns()
+    ]
+
+
 @api.get("/stores/{store}/rows/{row}", responses=_SAYS)
 def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     """What is known of an indexed picture."""
@@ -235,6 +253,20 @@ def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
     with _readable(found):
         content = home.preview(found, served.decoders)
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
+
+
+@api.get("/stores/{store}/rows/{row}/original", responses=_SAYS | _FILE, response_class=Response)
+def original(
+    served: Offer,
+    store: StoreNumber,
+    row: RowId,
+    download: Annotated[bool, Query(description="save it instead of showing it")] = False,
+) -> Response:
+    """The indexed file itself, as it is on disk; 404 when that is gone or no longer a photo."""
+    if not served.settings.originals:
+        raise Refused(403, "this server does not give the original files")
+    home = served.store(store)
+    return original_response(home.file(home.row(int(row))), download=download)
 
 
 @contextmanager

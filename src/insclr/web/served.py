@@ -11,6 +11,7 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.files import is_there, whole_file
+from insclr.retrieval.columns import Column, columns_of
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
@@ -43,6 +44,7 @@ class ServedStore:
         self.title = title
         self.store = store
         self.describer = describer
+        self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""
@@ -62,6 +64,13 @@ class ServedStore:
     def cutoff(self) -> float:
         """The cosine of the calibrated cut-off."""
         return score_curve_of(self.store).cutoff
+
+    def columns(self) -> list[Column]:
+        """What a filter can be built from."""
+        version = self.store.version()
+        if self._columns[0] != version:
+            self._columns = (version, columns_of(self.store))
+        return self._columns[1]
 
     def sample(self, count: int, seed: int) -> list[Row]:
         """Some rows by chance, the same for the same seed."""

@@ -23,6 +23,7 @@ class ServeSettings:
     insecure: bool = False  # serve other machines without a token
     root_path: str = ""  # where a proxy shows the page, such as /photos; the proxy takes it off again
     names: tuple[str, ...] = ()  # further host names that the page is asked for by, such as a proxy's
+    originals: bool = True  # give the files themselves too, with all that cameras write into them
     proxy: str = ""  # address of a proxy whose X-Forwarded-* headers are believed
 
     max_bytes: int = 25_000_000  # of one request
@@ -58,6 +59,11 @@ class ServeSettings:
     def local(self) -> bool:
         """Whether only this machine can reach the page."""
         return self.host in _LOCAL
+
+    @property
+    def only_here(self) -> bool:
+        """Whether the page is for this machine alone, without a proxy that shows it to others."""
+        return self.local and not (self.names or self.proxy or self.root_path)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from insclr.errors import UserError
 
@@ -78,7 +79,7 @@ def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
         return None
     if len(text) > _MAX_LENGTH:
         raise UserError(f"the filter has {len(text)} characters: {_MAX_LENGTH} are allowed")
-    parser = _Parser(_tokens(text), ("path", *columns))
+    parser = _Parser(text, ("path", *columns))
     condition = parser.some(0)
     parser.expect_end()
     return condition
@@ -92,22 +93,37 @@ def columns_of(condition: Condition) -> set[str]:
     return set().union(*(columns_of(one) for one in inner))
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    tokens, at = [], 0
+class _Token(NamedTuple):
+    kind: str
+    value: str  # without its quotes
+    start: int
+    end: int
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    at = 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise UserError(
-                f"filter not understood from here: {text[at:].strip()[:40]!r} (a quote left open?)"
-            )
+            raise UserError(_not_understood(text, at))
         kind = match.lastgroup or ""
         value = match[kind]
         if kind == "text":
             value = value[1:-1].replace(value[0] * 2, value[0])
-        tokens.append((kind, value))
+        tokens.append(_Token(kind, value, match.start(kind), match.end()))
         at = match.end()
     return tokens
+
+
+def _not_understood(text: str, at: int) -> str:
+    rest = text[at:].strip()
+    if at and text[at] == "'":  # no space before it: part of a word
+        return f"quote it: a value with ' in it is written in double quotes, like \"O'Neill\" (here: {rest[:40]!r})"
+    if rest[0] in "'\"":
+        return f"a quote is left open in the filter: {rest[:40]!r} needs a second {rest[0]} at its end"
+    return f"the filter is not understood from here: {rest[:40]!r}"
 
 
 class _Parser:
@@ -116,10 +132,12 @@ class _Parser:
     some := every (or every)*; every := one (and one)*; one := not one | ( some ) | comparison
     """
 
-    def __init__(self, tokens: list[tuple[str, str]], columns: tuple[str, ...]) -> None:
-        self.tokens = tokens
+    def __init__(self, text: str, columns: tuple[str, ...]) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
         self.columns = columns
         self.at = 0
+        self.in_list = False
 
     def some(self, depth: int) -> Condition:
         parts = [self.every(depth)]
@@ -150,7 +168,7 @@ class _Parser:
             return self.membership(column)
         if self.skip_word("contains"):
             return Contains(column, self.text_as_written())
-        kind, sign = self.next("a comparison such as = or >=")
+        kind, sign, *_ = self.next("a comparison such as = or >=")
         sign = "=" if sign == "==" else sign
         if kind != "sign" or sign not in _COMPARISONS:
             raise UserError(
@@ -161,35 +179,63 @@ class _Parser:
 
     def membership(self, column: str) -> Condition:
         self.need_sign("(")
+        self.in_list = True
         parts: list[Condition] = [Compare(column, "=", self.value())]
         while self.skip_sign(","):
             parts.append(Compare(column, "=", self.value()))
+        self.in_list = False
         self.need_sign(")")
         return Some(tuple(parts))
 
     def column(self) -> str:
-        kind, name = self.next("a column name")
+        kind, name, start, _ = self.next("a column name")
         if kind not in ("word", "text", "number"):
             raise UserError(f"a column name is expected in the filter where {name!r} stands")
         if name not in self.columns:
+            for column in self.columns:
+                if self.text.startswith(column, start):
+                    raise UserError(f"quote it: write the column as {_quoted(column)}")
             raise UserError(f"no column {name!r} in this store; it has: {', '.join(self.columns)}")
         return name
 
     def value(self) -> str | float:
-        kind, value = self.next("a value")
+        kind, value, *_ = self.next("a value")
         if kind == "sign":
             raise UserError(f"a value is expected in the filter where {value!r} stands")
+        self.refuse_rest_of_value()
         if kind == "number" and not math.isfinite(float(value)):
             raise UserError(f"the number {value} in the filter is too large")
         return float(value) if kind == "number" else value
 
     def text_as_written(self) -> str:
-        kind, value = self.next("a text")
+        kind, value, *_ = self.next("a text")
         if kind == "sign":
             raise UserError(f"a text is expected in the filter where {value!r} stands")
+        self.refuse_rest_of_value()
         return value
 
-    def next(self, expected: str) -> tuple[str, str]:
+    def refuse_rest_of_value(self) -> None:
+        """Say "quote it" where an unquoted value goes on behind a space or sign: room = Reading room."""
+        first, end = self.tokens[self.at - 1], self.at
+        if first.kind == "text":
+            return
+        stops = ",)" if self.in_list else ")"
+        depth = 0  # of brackets inside the value
+        while end < len(self.tokens):
+            kind, word, *_ = self.tokens[end]
+            if kind == "sign" and word in (*_COMPARISONS, "=="):
+                return  # another comparison: a missing "and", not a missing quote
+            joins = kind == "word" and word.lower() in ("and", "or")
+            if joins or (kind == "sign" and word in stops and not depth):
+                break
+            depth += {"(": 1, ")": -1}.get(word, 0)
+            end += 1
+        if end == self.at:
+            return
+        raw = self.text[first.start : self.tokens[end - 1].end]
+        raise UserError(f"quote it: write {_quoted(raw)} instead of {raw} in the filter")
+
+    def next(self, expected: str) -> _Token:
         if self.at == len(self.tokens):
             raise UserError(f"the filter ends where {expected} is expected")
         self.at += 1
@@ -210,14 +256,19 @@ class _Parser:
             raise UserError(f"'and' or 'or' is expected in the filter {self._place()}")
 
     def _skip(self, kind: str, value: str) -> bool:
-        here = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
-        if here[0] == kind and here[1].lower() == value:
+        here = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if here is not None and here.kind == kind and here.value.lower() == value:
             self.at += 1
             return True
         return False
 
     def _place(self) -> str:
-        return f"where {self.tokens[self.at][1]!r} stands" if self.at < len(self.tokens) else "at its end"
+        return f"where {self.tokens[self.at].value!r} stands" if self.at < len(self.tokens) else "at its end"
+
+
+def _quoted(text: str) -> str:
+    quote = '"' if "'" in text else "'"
+    return quote + text.replace(quote, quote * 2) + quote
 
 
 def number_of(text: str) -> float | None:

@@ -6,11 +6,14 @@ async function answer(request) {
     response = await request;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is `insclr serve` still running?");
+    throw failure(0, "The server does not answer. Is `insclr serve` still running?");
   }
   if (response.ok) return response.json();
-  throw new Error(explain(response.status, await response.json().catch(() => null)));
+  throw failure(response.status, explain(response.status, await response.json().catch(() => null)));
 }
+
+// `status` is that of the answer, 0 when there was none.
+const failure = (status, message) => Object.assign(new Error(message), { status });
 
 function explain(status, body) {
   if (typeof body?.detail === "string") return capital(body.detail);
@@ -18,11 +21,25 @@ function explain(status, body) {
   return `The server answered with status ${status}.`;
 }
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+// A sentence begins with a capital letter, unless it begins with the name of a file.
+const capital = (text) => (/^[a-z']+[ ,:]/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
+
+const rowAddress = (ref) => `api/stores/${ref.replace(":", "/rows/")}`;
 
 export const about = () => answer(fetch("api/about"));
 
 export const sample = (store, seed) => answer(fetch(`api/stores/${store}/sample?count=24&seed=${seed}`));
+
+export const columns = (store) => answer(fetch(`api/stores/${store}/columns`));
+
+export const photo = (ref) => answer(fetch(rowAddress(ref)));
+
+// Why a photo cannot be shown, in the server's own words; empty when it can be after all.
+export async function reasonMissing(address) {
+  const response = await fetch(address).catch(() => null);
+  if (!response) return "The server does not answer.";
+  return response.ok ? "" : explain(response.status, await response.json().catch(() => null));
+}
 
 export function search(query, options, signal) {
   const form = new FormData();

@@ -1,200 +1,272 @@
-// The page: what is asked (query pictures and options), and what follows from a change of it.
+// The page: what is asked (photos, filters, order), and what follows from a change of it.
 
+import * as address from "./address.js";
 import * as api from "./api.js";
-import { BoxEditor } from "./box.js";
-import { byId, element, toast } from "./dom.js";
-import { Results } from "./results.js";
+import { byId, counted, element, toast } from "./dom.js";
+import { Filters, toWhere } from "./filters.js";
+import { fileOf, pick, wireInput } from "./input.js";
+import { QueryPanel } from "./query.js";
+import { countBands, Results } from "./results.js";
+import { StoreBar } from "./store.js";
 import { Viewer } from "./viewer.js";
 
 const FIRST = 60;
-const state = { query: [], at: 0, store: 0, join: "mean", top: FIRST, about: null };
-const sources = new Map(); // pictures from this computer, by number: history entries can only hold plain values
+const UNASKED = { filters: [], where: "", rerank: "", least: 0, join: "mean", store: 0, view: null };
+const state = { query: [], at: 0, top: FIRST, ...UNASKED };
 let running = null;
+let searched = ""; // what the results answer
+let restored = 0; // how often the page followed the history
+let viewPushed = false; // the open photo is a step of the history that closing takes back
 
 const actions = {
   search: (match) => ask([fromMatch(match)]),
   add: (match) => addAll([fromMatch(match)]),
   open: (i) => viewer.open(results.matches, i),
+  viewed,
+  about: () => bar.about,
 };
+const end = byId("end"); // stands behind the last result, or nowhere
+const loadMore = byId("load-more");
 const results = new Results(byId("grid"), actions);
 const viewer = new Viewer(actions);
-const editor = new BoxEditor(byId("canvas"), byId("shown"), byId("box"), (box) => {
-  state.query[state.at].box = box;
-  changed();
+const bar = new StoreBar({ use: useStore, changed: photosChanged });
+const filters = new Filters(byId("filters"), byId("filter-add"), (chosen) => change({ filters: chosen }));
+const panel = new QueryPanel({
+  boxed: (i, box) => change({ query: state.query.map((one, k) => (k === i ? { ...one, box } : one)) }, false),
+  show: (i) => {
+    state.at = i;
+    panel.render(state);
+  },
+  remove: (i) => ask(state.query.filter((_, k) => k !== i)),
+  pick: () => pick(false),
+  join: (join) => change({ join }),
 });
 
 function fromMatch({ ref, path, thumbnail, picture }) {
   return { ref, name: path, thumbnail, picture, box: null };
 }
 
-function fromFile(file) {
-  const number = sources.size;
-  const address = URL.createObjectURL(file);
-  sources.set(number, file);
-  return { number, name: file.name || "pasted picture", thumbnail: address, picture: address, box: null };
-}
-
-function addFiles(files, fresh) {
-  const pictures = [...files].filter((file) => file.type.startsWith("image/") || !file.type);
-  if (!pictures.length) return toast("That is not a picture.");
-  const large = pictures.find((file) => file.size > state.about.limits.bytes);
-  if (large) return toast(`${large.name} is larger than ${Math.round(state.about.limits.bytes / 1e6)} MB.`);
-  const items = pictures.map(fromFile);
-  if (fresh) ask(items);
-  else addAll(items);
-}
-
 function addAll(items) {
   const known = new Set(state.query.map((one) => one.ref).filter(Boolean));
   const fresh = items.filter((one) => !known.has(one.ref));
-  if (state.query.length + fresh.length > state.about.limits.queries) return toast(`A query has at most ${state.about.limits.queries} pictures.`);
-  if (fresh.length) ask([...state.query, ...fresh], state.query.length);
+  const most = bar.about.limits.queries;
+  if (state.query.length + fresh.length > most) toast(`A query has at most ${most} photos.`);
+  else if (fresh.length) ask([...state.query, ...fresh], state.query.length);
 }
 
-// A new query is a new step of the browser's history, so Back leads to the query before.
+// A new query starts at the top; filters and order stay, except on the way back to the start page.
 function ask(query, at = 0) {
-  Object.assign(state, { query, at, top: FIRST });
-  history.pushState(remembered(), "");
+  byId("notice").hidden = true;
+  change({ query, at, ...(query.length ? {} : { ...UNASKED, store: state.store }) });
   window.scrollTo({ top: 0, behavior: "instant" });
+}
+
+// Every change of what is asked is a step of the history, so that Back undoes it; only boxes replace each other.
+function change(part, step = true) {
+  Object.assign(state, part, { top: FIRST, view: null });
+  viewPushed = false;
+  remember(step);
   render();
   run();
 }
 
-function changed() {
-  history.replaceState(remembered(), "");
-  renderQuery();
-  run();
+function remember(step) {
+  const kept = { query: state.query.map((one) => ({ ...one })) };
+  if (step) history.pushState(kept, "", address.write(state));
+  else history.replaceState(kept, "", address.write(state));
 }
 
-const remembered = () => ({ query: state.query.map((one) => ({ ...one })), at: state.at, join: state.join });
+// Closing the photo takes back the step that opening it made, so that Back never opens it again.
+function viewed(match) {
+  if (match) {
+    const step = !state.view;
+    state.view = match.ref;
+    if (step) viewPushed = true;
+    remember(step);
+  } else if (state.view) {
+    state.view = null;
+    if (viewPushed) history.back();
+    else remember(false);
+    viewPushed = false;
+  }
+}
 
-addEventListener("popstate", (event) => {
-  const kept = event.state ?? { query: [], at: 0, join: "mean" };
-  const query = kept.query.filter((one) => one.ref || sources.has(one.number));
-  Object.assign(state, { ...kept, query, at: 0, top: FIRST });
+addEventListener("popstate", () => restore());
+
+// Make the page what the address and the history say.
+async function restore() {
+  restored += 1;
+  const turn = restored;
+  const asked = address.read(location.search);
+  const { photos, uploaded, view, ...options } = asked;
+  Object.assign(state, options, { view, top: FIRST });
+  if (!view) {
+    viewPushed = false;
+    viewer.close();
+  }
+  if (asking() === searched) return view && openView();
+  const before = history.state?.query ?? [];
+  const kept = before.filter((one) => one.ref || fileOf(one));
+  const lost = history.state?.lost ?? before.filter((one) => !kept.includes(one)).map((one) => one.name);
+  try {
+    const query = kept.length === photos.length + uploaded ? kept : await Promise.all(photos.map(fromAddress));
+    if (turn !== restored) return; // gone on to another step meanwhile
+    state.query = query;
+  } catch (error) {
+    state.query = [];
+    render();
+    searched = asking();
+    return fail(error);
+  }
+  state.at = 0;
+  history.replaceState({ query: state.query, lost }, "");
+  if (bar.number !== state.store) await bar.use(state.store);
+  state.store = bar.number;
+  tellLost(uploaded - state.query.filter((one) => !one.ref).length, lost);
   render();
-  run();
-});
+  await run();
+  if (state.view) openView();
+}
+
+// What the page is asked for at this step of the history, the open photo apart.
+function asking() {
+  const values = new URLSearchParams(location.search);
+  values.delete("view");
+  return JSON.stringify([values.toString(), history.state?.query?.map(({ ref, number, box }) => [ref ?? number, box])]);
+}
+
+async function fromAddress({ ref, box }) {
+  return { ...fromMatch(await api.photo(ref)), box };
+}
+
+async function openView() {
+  const at = results.matches.findIndex((one) => one.ref === state.view);
+  try {
+    if (at >= 0) viewer.open(results.matches, at);
+    else viewer.open([await api.photo(state.view)], 0);
+  } catch (error) {
+    state.view = null;
+    remember(false);
+    toast(error.message);
+  }
+}
+
+// Photos of a computer do not outlive the page that they were shown to.
+function tellLost(count, names) {
+  byId("notice").hidden = !count;
+  if (!count) return;
+  const which = names.length === 1 ? `Your photo “${names[0]}” was` : `The ${count === 1 ? "photo" : "photos"} of this search ${count === 1 ? "was" : "were"}`;
+  const filtered = state.filters.length || state.where ? " The filters are kept." : "";
+  byId("notice-text").textContent = `${which} only in the page: uploads are neither stored nor part of the address. Choose ${count === 1 ? "it" : "them"} again to repeat the search.${filtered}`;
+}
 
 async function run() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
+  searched = asking();
   if (!state.query.length) return start(signal);
   const slow = setTimeout(() => results.waiting(), 250);
   document.body.setAttribute("aria-busy", "true");
   const options = {
-    store: state.store, top: state.top, where: byId("where").value, rerank: byId("rerank").value,
-    min_score: byId("min-score").value / 100, aggregate: state.join,
+    store: bar.number, top: state.top, where: toWhere(state.filters, bar.columns, state.where), rerank: state.rerank,
+    min_score: state.least / 100, aggregate: state.join,
   };
   try {
-    const query = state.query.map((one) => ({ ...one, file: sources.get(one.number) }));
+    const query = state.query.map((one) => ({ ...one, file: fileOf(one) }));
     const answer = await api.search(query, options, signal);
     clearTimeout(slow);
-    results.show(answer);
-    showStatus(answer);
+    show(answer);
+    bar.look(false);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    results.show({ matches: [], likely: 0 });
-    byId("status").textContent = error.message;
-    toast(error.message);
+    if (error.name !== "AbortError") fail(error);
   } finally {
     clearTimeout(slow);
     if (!signal.aborted) document.body.removeAttribute("aria-busy");
   }
 }
 
+function show(answer) {
+  const { matches } = answer;
+  showMistake("");
+  const more = matches.length >= state.top && state.top < bar.about.limits.top;
+  loadMore.hidden = !more;
+  results.show(matches, end);
+  const counts = countBands(matches);
+  const open = more && !counts.other ? " or more" : "";
+  const found = counts.sure ? `${counts.sure} sure` : "Nothing sure";
+  const text = counts.maybe ? `${found}, ${counts.maybe} maybe${open}` : `${found}${open}`;
+  byId("status").replaceChildren(element("b", {}, [text]), ` in ${answer.milliseconds.toFixed(0)} ms`);
+}
+
+// An error takes the place of the results: what is left from before would answer another question.
+function fail(error) {
+  const filtered = error.status === 400 && (state.where || state.filters.length);
+  showMistake(filtered && state.where ? error.message : "");
+  const again = ["Try again", bar.about ? run : () => location.reload()];
+  const remove = ["Remove the filters", () => change({ filters: [], where: "" })];
+  const [title, actions] = filtered ? ["The filter does not work", state.where ? [["Correct it", writeFilter], remove] : [remove]]
+    : { 0: ["The server does not answer", [again]], 404: ["This photo is no longer there", [["Start again", () => ask([])]]],
+      413: ["This photo is too large", []], 415: ["This file is not a photo", [["Choose another", () => pick(true)]]], 503: ["The server is busy", [again]],
+    }[error.status] ?? ["That did not work", [again]];
+  results.message(title, error.message, actions, "problem");
+  byId("status").textContent = "";
+}
+
+function writeFilter() {
+  byId("options").open = byId("more").open = true;
+  byId("where").focus();
+}
+
+function showMistake(text) {
+  byId("where-error").textContent = text;
+  byId("where-error").hidden = !text;
+  byId("where").setAttribute("aria-invalid", String(Boolean(text)));
+  if (text && !narrow()) byId("more").open = true;
+}
+
 async function start(signal) {
-  byId("load-more").hidden = true;
   try {
-    const pictures = await api.sample(state.store, Math.floor(Date.now() / 3.6e6) % 1e6);
+    const photos = await api.sample(bar.number, Math.floor(Date.now() / 3.6e6) % 1e6);
     if (signal.aborted) return;
-    byId("status").textContent = pictures.length ? "or start from one of these" : "This store is empty: index some pictures first.";
-    results.showSample(pictures);
+    document.body.removeAttribute("aria-busy");
+    byId("status").textContent = photos.length ? `Or start from one of these, of ${counted(bar.store.pictures, "photo")} in all` : "This store is empty: index some photos first.";
+    results.showSample(photos);
   } catch (error) {
-    toast(error.message);
+    if (!signal.aborted) fail(error);
   }
 }
 
-function showStatus(answer) {
-  const { likely, matches } = answer;
-  const found = likely === 1 ? "1 likely match" : `${likely} likely matches`;
-  const all = likely === matches.length && matches.length === state.top ? `${found} or more` : found;
-  byId("status").replaceChildren(element("b", {}, [all]), ` in ${answer.milliseconds.toFixed(0)} ms`);
-  const more = matches.length >= state.top && state.top < state.about.limits.top;
-  byId("load-more").hidden = !more;
+// Photos were indexed or dropped while the page was open.
+function photosChanged() {
+  filters.show(state.filters, bar.columns);
+  if (!state.query.length) return run();
+  if (byId("search-again")) return;
+  const again = element("button", { class: "link", id: "search-again" }, ["The collection has changed: search again"]);
+  again.addEventListener("click", run);
+  byId("status").append(" · ", again);
+}
+
+async function useStore(number) {
+  await bar.use(number);
+  change({ store: bar.number }, false);
 }
 
 function render() {
-  const empty = !state.query.length;
-  byId("main").classList.toggle("empty", empty);
-  byId("stage").hidden = empty;
-  byId("panel").hidden = empty;
-  renderQuery();
+  document.title = state.query.length ? `${state.query[0].name} · insclr` : "InsCLR search";
+  byId("main").classList.toggle("empty", !state.query.length);
+  panel.render(state);
+  filters.show(state.filters, bar.columns);
+  const active = state.filters.length + (state.where.trim() ? 1 : 0);
+  byId("filter-count").textContent = active || "";
+  byId("where").value = state.where;
+  byId("rerank").value = state.rerank;
+  byId("min-score").value = state.least;
+  byId("min-shown").textContent = `${state.least} %`;
+  byId("columns").textContent = `Columns: ${["path", ...bar.store.columns].join(", ")}`;
 }
 
-function renderQuery() {
-  const shown = state.query[state.at];
-  if (shown) {
-    if (byId("shown").getAttribute("src") !== shown.picture) byId("shown").src = shown.picture;
-    byId("stage-name").textContent = shown.name;
-    byId("stage-name").title = shown.name;
-    byId("clear-box").hidden = !shown.box;
-    byId("box-hint").hidden = Boolean(shown.box);
-    editor.set(shown.box);
-  }
-  const items = state.query.map((item, i) => {
-    const select = element("button", { "aria-pressed": String(i === state.at), "aria-label": `Show ${item.name}` }, [element("img", { src: item.thumbnail, alt: "" })]);
-    select.addEventListener("click", () => {
-      state.at = i;
-      renderQuery();
-    });
-    const remove = element("button", { class: "remove", "aria-label": `Remove ${item.name}`, title: "Remove" }, ["✕"]);
-    remove.addEventListener("click", () => ask(state.query.filter((_, k) => k !== i)));
-    return element("li", {}, item.box ? [select, element("span", { class: "part" }), remove] : [select, remove]);
-  });
-  const add = element("button", { "aria-label": "Add a photo to the query", title: "Add a photo" }, ["+"]);
-  add.addEventListener("click", () => pick(false));
-  byId("set").replaceChildren(...items, element("li", { class: "add" }, [add]));
-  byId("join-field").hidden = state.query.length < 2;
-  for (const one of document.querySelectorAll("[data-join]")) one.setAttribute("aria-pressed", String(one.dataset.join === state.join));
-}
-
-function renderStore() {
-  const store = state.about.stores[state.store];
-  byId("about").textContent = `${store.pictures.toLocaleString("en")} pictures · ${store.name}`;
-  byId("about").title = `model ${store.model}, cut-off at cosine ${store.cutoff}`;
-  byId("columns").replaceChildren("Columns: ", ...["path", ...store.columns].flatMap((name) => {
-    const code = element("code", {}, [name]);
-    code.addEventListener("click", () => {
-      const quoted = /^\w+$/.test(name) ? name : `"${name}"`;
-      byId("where").value = `${byId("where").value} ${quoted} `.trimStart();
-      byId("where").focus();
-    });
-    return [code, " "];
-  }));
-  const many = state.about.stores.length > 1;
-  byId("compare").hidden = !many;
-  if (!many) return;
-  // "Before" stands left of "After": the second store is the older one.
-  byId("compare").replaceChildren(...[...state.about.stores].reverse().map((one) => {
-    const button = element("button", { "aria-pressed": String(one.number === state.store), title: `${one.model} (b)` }, [one.title]);
-    button.addEventListener("click", () => useStore(one.number));
-    return button;
-  }));
-}
-
-function useStore(number) {
-  state.store = number;
-  renderStore();
-  run();
-}
-
-let fresh = true;
-function pick(asNew) {
-  fresh = asNew;
-  byId("file").click();
-}
+const narrow = () => matchMedia("(max-width: 860px)").matches;
 
 function toggleTheme() {
   const root = document.documentElement;
@@ -205,100 +277,54 @@ function toggleTheme() {
 
 function wire() {
   byId("home").addEventListener("click", () => ask([]));
-  byId("pick").addEventListener("click", () => pick(true));
-  byId("file").addEventListener("change", (event) => {
-    if (event.target.files.length) addFiles(event.target.files, fresh);
-    event.target.value = "";
-  });
-  byId("clear-box").addEventListener("click", () => {
-    state.query[state.at].box = null;
-    changed();
-  });
-  byId("load-more").addEventListener("click", () => {
-    state.top = Math.min(state.about.limits.top, state.top * 3);
+  for (const id of ["pick", "notice-pick"]) byId(id).addEventListener("click", () => pick(true));
+  loadMore.addEventListener("click", () => {
+    state.top = Math.min(bar.about.limits.top, state.top * 3);
     run();
   });
   byId("theme").addEventListener("click", toggleTheme);
   byId("help-open").addEventListener("click", () => byId("help").showModal());
-  for (const one of document.querySelectorAll("[data-join]")) {
-    one.addEventListener("click", () => {
-      state.join = one.dataset.join;
-      changed();
-    });
-  }
-  byId("where").addEventListener("change", run);
-  byId("rerank").addEventListener("change", run);
+  byId("where").addEventListener("change", () => change({ where: byId("where").value }));
+  byId("rerank").addEventListener("change", () => change({ rerank: byId("rerank").value }));
   byId("min-score").addEventListener("input", () => {
     byId("min-shown").textContent = `${byId("min-score").value} %`;
   });
-  byId("min-score").addEventListener("change", run);
+  byId("min-score").addEventListener("change", () => change({ least: Number(byId("min-score").value) }));
   for (const dialog of document.querySelectorAll("dialog")) {
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
     });
   }
+  wireInput((items, fresh) => (fresh ? ask(items) : addAll(items)), () => bar.about.limits);
+  addEventListener("keydown", key);
 }
 
-function wireDropAndPaste() {
-  let depth = 0;
-  const veil = (shown) => {
-    byId("veil").hidden = !shown;
-  };
-  addEventListener("dragenter", (event) => {
-    if (!event.dataTransfer?.types.includes("Files")) return;
-    depth += 1;
-    veil(true);
-  });
-  addEventListener("dragleave", () => {
-    depth = Math.max(0, depth - 1);
-    if (!depth) veil(false);
-  });
-  addEventListener("dragover", (event) => event.preventDefault());
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    depth = 0;
-    veil(false);
-    if (event.dataTransfer.files.length) addFiles(event.dataTransfer.files, !event.shiftKey);
-  });
-  addEventListener("paste", (event) => {
-    if (event.clipboardData?.files.length) addFiles(event.clipboardData.files, true);
-  });
-}
-
-function wireKeys() {
-  addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
-    if (event.key === "u") pick(true);
-    else if (event.key === "d") toggleTheme();
-    else if (event.key === "?") byId("help").showModal();
-    else if (event.key === "b" && state.about.stores.length > 1) useStore(1 - state.store);
-    else if (event.key === "/" && state.query.length) {
-      byId("more").open = true;
-      byId("where").focus();
-    } else if (event.key.startsWith("Arrow") && document.activeElement === document.body) results.focus(0);
-    else return;
-    event.preventDefault();
-  });
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  if (event.key === "u") pick(true);
+  else if (event.key === "d") toggleTheme();
+  else if (event.key === "?") byId("help").showModal();
+  else if (event.key === "b" && bar.about.stores.length > 1) useStore(1 - bar.number);
+  else if (event.key === "/" && state.query.length) {
+    writeFilter();
+  } else if (event.key.startsWith("Arrow") && document.activeElement === document.body) results.focus(0);
+  else return;
+  event.preventDefault();
 }
 
 async function begin() {
   const theme = localStorage.getItem("theme");
   if (theme) document.documentElement.dataset.theme = theme;
   wire();
-  wireDropAndPaste();
-  wireKeys();
+  byId("options").open = !narrow();
   try {
-    state.about = await api.about();
+    await bar.begin(address.read(location.search).store);
   } catch (error) {
-    byId("status").textContent = error.message;
-    return;
+    return fail(error);
   }
-  for (const name of state.about.rerankers) byId("rerank").append(element("option", { value: name }, [name]));
-  // Pictures from this computer do not outlive the page: a reload starts again.
-  history.replaceState(remembered(), "");
-  renderStore();
-  render();
-  run();
+  for (const name of bar.about.rerankers) byId("rerank").append(element("option", { value: name }, [name]));
+  searched = null;
+  await restore();
 }
 
 begin();

@@ -1,11 +1,12 @@
-// Drawing, moving and resizing the box on the query picture. Boxes are fractions of the picture: [left, top, right, bottom].
+// Drawing, moving and resizing the box on the query photo. Boxes are fractions of the photo: [left, top, right, bottom].
+// A mouse draws at once. A finger scrolls the page until `marking` is on; corners can always be dragged.
 
 const SMALLEST = 0.02;
 const STEP = 0.02;
 
 export class BoxEditor {
   constructor(canvas, image, frame, onChange) {
-    Object.assign(this, { canvas, image, frame, onChange, box: null, drag: null });
+    Object.assign(this, { canvas, image, frame, onChange, box: null, drag: null, marking: false });
     canvas.addEventListener("pointerdown", (event) => this.begin(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, (event) => this.finish(event));
@@ -14,12 +15,17 @@ export class BoxEditor {
     new ResizeObserver(() => this.paint()).observe(canvas);
   }
 
+  mark(on) {
+    this.marking = on;
+    this.canvas.classList.toggle("marking", on);
+  }
+
   set(box) {
     this.box = box;
     this.paint();
   }
 
-  // Where the picture itself lies inside the canvas: object-fit leaves margins.
+  // Where the photo itself lies inside the canvas: object-fit leaves margins.
   area() {
     const { width, height } = this.image.getBoundingClientRect();
     const scale = Math.min(width / this.image.naturalWidth, height / this.image.naturalHeight) || 0;
@@ -38,8 +44,9 @@ export class BoxEditor {
 
   begin(event) {
     if (event.button || !this.image.naturalWidth) return;
-    const at = this.point(event);
     const corner = event.target.dataset?.corner;
+    if (event.pointerType === "touch" && !this.marking && !corner) return;
+    const at = this.point(event);
     if (corner) {
       const [left, top, right, bottom] = this.box;
       this.drag = { from: [corner.includes("w") ? right : left, corner.includes("n") ? bottom : top] };
