@@ -1,0 +1,102 @@
+"""Whether mined pairs can be believed: a test without labels, made before anything is learned from them.
+
+Where images of one instance are alike, two disjoint halves of the evidence mine the same pairs, and two positives of
+an image are positives of each other. Where the nearest images show another instance in the same pose or place,
+every view finds other ones, and chains of pairs lead ever further: what is mined there teaches the pose.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.candidates import Variant, label_candidates, measure_thresholds
+from insclr.mining.overlap import InstanceSize, neighbour_overlap
+from insclr.mining.own_views import Evidence, measure_own_views
+from insclr.neighbours.pool import Pool, build_pool
+
+# Least agreement x transitivity of pairs that are learned from. Between a set of antelopes that all look alike, its
+# samples included (at most 0.12), and the least consistent of the sets that training helps (0.19).
+LEAST_CONSISTENCY = 0.15
+_VIEWS = 4  # two for each half of the evidence
+_MOST_IMAGES = 20_000  # that are mined twice more
+_SAMPLE = 1000  # images whose positives are compared with each other
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How far mined pairs bear each other out."""
+
+    agreement: float  # share of the pairs mined from either half of the evidence that both halves mine
+    transitivity: float  # share of the pairs of an image's positives that are positives themselves
+
+    @property
+    def believable(self) -> bool:
+        """Whether the pairs may be learned from."""
+        return self.agreement * self.transitivity >= LEAST_CONSISTENCY
+
+    def __str__(self) -> str:
+        return (
+            f"two halves of the evidence agree in {self.agreement:.0%} of their pairs, and {self.transitivity:.0%} "
+            "of the images that match the same image match each other"
+        )
+
+
+def measure_consistency(
+    views: Tensor, pool: Pool, positive: Tensor, size: InstanceSize, *, variant: Variant, neighbours: int
+) -> Consistency | None:
+    """From unit descriptors of augmented views (V, N, D) and what was mined (N, P) from them and the plain ones.
+
+    None where there are too few views for two halves, or no pair at all.
+    """
+    if len(views) < _VIEWS or not positive.any():
+        return None
+    counted, ids = _whole_neighbourhoods(pool)
+    halves = []
+    for first in (0, 2):
+        a, b = views[first, ids], views[first + 1, ids]
+        seen = Evidence(functional.normalize(a + b, dim=1), a, b)
+        halves.append(_mined(seen, min(pool.size, len(ids) - 1), size, variant, neighbours, counted))
+    both = int(torch.isin(halves[0], halves[1], assume_unique=True).sum())
+    either = len(halves[0]) + len(halves[1]) - both
+    return Consistency(both / max(1, either), _transitivity(pool, positive))
+
+
+def _whole_neighbourhoods(pool: Pool) -> tuple[Tensor, Tensor]:
+    """(which of the images taken are counted, their ids): all, or whole neighbourhoods out of a large collection."""
+    images = len(pool.ids)
+    if images <= _MOST_IMAGES:
+        return torch.ones(images, dtype=torch.bool), torch.arange(images)
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
+    seeds = order[: max(1, _MOST_IMAGES // (pool.size + 1))]
+    # Those at the rim lack neighbours of their own: only the images they were taken for are counted.
+    ids = torch.cat([seeds, pool.ids[seeds].long().flatten()]).unique()
+    return torch.isin(ids, seeds), ids
+
+
+def _mined(
+    seen: Evidence, pool_size: int, size: InstanceSize, variant: Variant, neighbours: int, counted: Tensor
+) -> Tensor:
+    """The pairs that this evidence mines for the counted images, each as one number."""
+    pool = build_pool(seen.deciding, pool_size)
+    own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, size.core)
+    thresholds, _ = measure_thresholds(variant, own, size)
+    overlap = neighbour_overlap(pool.ids, size.core)
+    positive = label_candidates(pool, overlap, thresholds, variant, neighbours).positive
+    rows, columns = (positive & counted[:, None]).nonzero(as_tuple=True)
+    return rows * len(counted) + pool.ids[rows, columns]
+
+
+def _transitivity(pool: Pool, positive: Tensor) -> float:
+    images = len(positive)
+    sample = torch.randperm(images, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
+    closed = pairs = 0
+    for i in sample.tolist():
+        members = pool.ids[i][positive[i]].long()  # (p,)
+        theirs = pool.ids[members].masked_fill(~positive[members], -1)  # (p, P)
+        linked = (theirs[:, :, None] == members).any(1)  # (p, p)
+        closed += int((linked | linked.T).triu(1).sum())
+        pairs += len(members) * (len(members) - 1) // 2
+    return closed / max(1, pairs)

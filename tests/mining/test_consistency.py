@@ -1,0 +1,81 @@
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from insclr.mining import consistency
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.candidates import label_candidates, measure_thresholds
+from insclr.mining.consistency import Consistency, measure_consistency
+from insclr.mining.overlap import InstanceSize, neighbour_overlap
+from insclr.mining.own_views import evidence, measure_own_views
+from insclr.neighbours.pool import Pool, build_pool
+
+_SIZE = InstanceSize(core=6)
+
+
+def _measured(plain: Tensor, views: Tensor) -> Consistency | None:
+    seen = evidence(plain, views, voted=True)
+    pool = build_pool(seen.deciding, 40)
+    own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, _SIZE.core)
+    overlap = neighbour_overlap(pool.ids, _SIZE.core)
+    labels = label_candidates(pool, overlap, measure_thresholds("D", own, _SIZE)[0], "D", 3)
+    return measure_consistency(views, pool, labels.positive, _SIZE, variant="D", neighbours=3)
+
+
+def _views(images: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """A plain view and four augmented ones of each image, every one moved at random."""
+    moved = images + noise * torch.randn(5, *images.shape) / images.shape[1] ** 0.5
+    moved = functional.normalize(moved, dim=2)
+    return moved[0], moved[1:]
+
+
+def _instances(count: int = 40, each: int = 7, dim: int = 32, spread: float = 0.4) -> Tensor:
+    centres = functional.normalize(torch.randn(count, 1, dim), dim=2)
+    return functional.normalize(
+        (centres + spread * torch.randn(count, each, dim) / dim**0.5).flatten(0, 1), dim=1
+    )
+
+
+def test_images_of_instances_that_stand_apart_are_believed() -> None:
+    found = _measured(*_views(_instances(), noise=0.4))
+    assert found is not None
+    assert found.believable
+    assert found.agreement > 0.5
+
+
+def test_poses_that_run_into_each_other_are_not_believed() -> None:
+    """Every image has neighbours, as on a sheet of poses, and no two of them form a group."""
+    place = torch.rand(320, 3)
+    waves = torch.randn(3, 16) * 2.0
+    sheet = functional.normalize(torch.cat([(place @ waves).sin(), (place @ waves).cos()], dim=1), dim=1)
+    found = _measured(*_views(sheet, noise=0.6))
+    assert found is not None
+    assert not found.believable
+
+
+def test_transitivity_by_hand() -> None:
+    # 0 and 1 and 2 match each other; 3 matches 0 and 4, which do not match.
+    ids = torch.tensor([[1, 2], [0, 2], [0, 1], [0, 4], [3, 0]], dtype=torch.int32)
+    positive = torch.tensor([[True, True], [True, True], [True, True], [True, True], [True, False]])
+    pool = Pool(ids, torch.ones(5, 2))
+    # Pairs of positives: (1,2) of 0, (0,2) of 1, (0,1) of 2: closed; (0,4) of 3: open; 4 has a single positive.
+    assert consistency._transitivity(pool, positive) == 3 / 4
+
+
+def test_two_views_are_no_two_halves_and_no_pair_says_nothing() -> None:
+    plain, views = _views(_instances(), noise=0.4)
+    pool = build_pool(plain, 10)
+    every = torch.ones(len(plain), 10, dtype=torch.bool)
+    assert measure_consistency(views[:3], pool, every, _SIZE, variant="D", neighbours=3) is None
+    assert measure_consistency(views, pool, ~every, _SIZE, variant="D", neighbours=3) is None
+
+
+def test_a_large_collection_is_judged_by_whole_neighbourhoods(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    plain, views = _views(_instances(count=150), noise=0.4)
+    whole = _measured(plain, views)
+    monkeypatch.setattr(consistency, "_MOST_IMAGES", 600)
+    part = _measured(plain, views)
+    assert whole is not None
+    assert part is not None
+    assert part.believable == whole.believable
+    assert abs(part.agreement - whole.agreement) < 0.2
