@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from insclr.cli import app
+from insclr.cli import app, say_when_stopped
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Unit(StrEnum):
 ModelName = Annotated[
     str, typer.Argument(help="Run folder, model file, or pretrained:NAME.", metavar="MODEL")
 ]
+Weights = Annotated[str, typer.Option(help="With pretrained:NAME: file with the backbone's weights.")]
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
@@ -45,6 +46,7 @@ def embed(
     model: ModelName,
     images: Images,
     out: Annotated[Path, typer.Option(help="Result: .parquet or .npz.")],
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
@@ -54,7 +56,8 @@ def embed(
     from insclr.data.images import list_images
     from insclr.retrieval.descriptor_file import describe_to_file
 
-    found = _load(model, size, fit, scales, device)
+    say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
+    found = _load(model, weights, size, fit, scales, device)
     typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
 
 
@@ -75,6 +78,7 @@ def evaluate(
     rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
@@ -96,13 +100,13 @@ def evaluate(
     if labels is not None:
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
-        found = _load(model, size, fit, scales, device)
+        found = _load(model, weights, size, fit, scales, device)
         vectors = describe_images(found, truth.images, boxes=truth.boxes)
         result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     else:
         assert root is not None
         benchmark = load_protocol(protocol, root, ground_truth)
-        found = _load(model, size, fit, scales, device)
+        found = _load(model, weights, size, fit, scales, device)
         result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
@@ -141,6 +145,7 @@ def compare(
     ] = None,
     by: Annotated[Unit, typer.Option(help="What is resampled.")] = Unit.query,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
@@ -161,7 +166,11 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
+        vectors = describe_images(
+            _load(name, weights if name.startswith("pretrained:") else "", size, fit, scales, device),
+            truth.images,
+            boxes=truth.boxes,
+        )
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
@@ -171,13 +180,22 @@ def compare(
         typer.echo(f"page    {page}")
 
 
-def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
+def with_weights(model: str, weights: str) -> str:
+    """The model's name, joined with its weights file where one is given."""
+    if not weights:
+        return model
+    from insclr.model.model_file import with_weights as join
+
+    return join(model, weights)
+
+
+def _load(name: str, weights: str, size: int, fit: str, scales: str, device: str) -> "Model":
     """The model on its device; its recipe says how images are described, with the user's changes."""
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.describe import descriptor_settings
 
-    found = resolve_model(name)
+    found = resolve_model(with_weights(name, weights))
     place(found.network, device)
     settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
     return replace(found, recipe=found.recipe.with_(descriptor=settings))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import Device
+from insclr.cli.evaluation import Device, ModelName, Weights, with_weights
 from insclr.cli.photos import Images
 
 
@@ -79,7 +79,7 @@ def train(
 
 @app.command()
 def whiten(
-    model: Annotated[str, typer.Argument(help="Run folder, model file, or pretrained:NAME.")],
+    model: ModelName,
     images: Images,
     out: Annotated[Path, typer.Option(help="The new model file (.safetensors).")],
     dim: Annotated[int, typer.Option(help="Length of the new descriptor; 0 = as long as it can be.")] = 0,
@@ -87,6 +87,7 @@ def whiten(
     labels: Annotated[
         Path | None, typer.Option(help="CSV (path, instance): supervised whitening Lw.")
     ] = None,
+    weights: Weights = "",
     device: Device = "auto",
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
@@ -95,7 +96,7 @@ def whiten(
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
 
-    found = resolve_model(model)
+    found = resolve_model(with_weights(model, weights))
     place(found.network, device)
     whiten_model(found, list_images(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")

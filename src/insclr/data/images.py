@@ -15,6 +15,7 @@ from insclr.files import is_there, open_file, open_text
 logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
 _PROBED = 100
 
@@ -147,7 +148,9 @@ def _read_text(source: Path) -> ImageList:
 
 
 def _read_csv(source: Path) -> ImageList:
-    reader = csv.reader(_text_of(source).splitlines(keepends=True), strict=True)
+    text = _text_of(source)
+    separator = separator_of(text)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, strict=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
     start = 1  # the line the record at hand begins on: a quoted field may hold line ends
@@ -160,7 +163,7 @@ def _read_csv(source: Path) -> ImageList:
                 if len(row) != len(header):
                     raise UserError(
                         f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
-                        "Quote a field that holds a comma."
+                        f"Quote a field that holds a {_SEPARATORS[separator]}."
                     )
                 rows.append((start, row))
             start = reader.line_num + 1
@@ -172,6 +175,16 @@ def _read_csv(source: Path) -> ImageList:
     paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
     columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
     return ImageList(source.parent, paths, columns)
+
+
+def separator_of(text: str) -> str:
+    """What separates the columns of a CSV: a comma, or what the spreadsheets of many countries write instead.
+
+    The `path` column that every list has tells them apart.
+    """
+    header = text.lstrip("\ufeff").split("\n", 1)[0]
+    columns = {sign: [name.strip().strip('"') for name in header.split(sign)] for sign in _SEPARATORS}
+    return next((sign for sign in _SEPARATORS if "path" in columns[sign]), ",")
 
 
 def _read_parquet(source: Path) -> ImageList:
@@ -205,7 +218,9 @@ def _text_of(source: Path) -> str:
 def _require_columns(source: Path, header: list[str]) -> None:
     names = ", ".join(header)
     if "path" not in header:
-        raise UserError(f"{source} has no `path` column (it has: {names}). Columns are separated by commas.")
+        raise UserError(
+            f"{source} has no `path` column (it has: {names}). Columns are separated by commas, semicolons or tabs."
+        )
     if len(set(header)) < len(header):
         raise UserError(f"{source} names a column twice ({names}): give every column its own name.")
 

@@ -81,10 +81,25 @@ def load_model(path: Path | str) -> Model:
     return Model(network, recipe, expected[:16], notes)
 
 
-def resolve_model(name: str | Path, weights: str = "") -> Model:
-    """The model a user names: a run folder, a model file, or `pretrained:BACKBONE`."""
+def with_weights(name: str | Path, weights: str | Path = "") -> str:
+    """The name of a pretrained backbone with the file that its weights are in: pretrained:BACKBONE@FILE.
+
+    A store keeps this name, so the file is found again from any folder.
+    """
+    if not weights or "@" in str(name):
+        return str(name)
+    if not str(name).startswith(_PRETRAINED):
+        raise UserError(
+            f"--weights goes with a model named pretrained:NAME, not with {str(name) or 'none'!r}: "
+            "a trained model has weights of its own."
+        )
+    return f"{name}@{Path(weights).absolute()}"
+
+
+def resolve_model(name: str | Path) -> Model:
+    """The model a user names: a run folder, a model file, `pretrained:BACKBONE` or `pretrained:BACKBONE@WEIGHTS`."""
     if str(name).startswith(_PRETRAINED):
-        backbone = str(name).removeprefix(_PRETRAINED)
+        backbone, _, weights = str(name).removeprefix(_PRETRAINED).partition("@")
         recipe = Recipe(
             name=str(name),
             network=NetworkRecipe(backbone=backbone, weights=weights, dim=0),

@@ -153,6 +153,9 @@ class _Run:
                 self.report.skipped.add(self.images.paths[i], bad.reason)
                 continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
+            if not columns and row is not None:
+                # A folder has no columns to give: it says nothing about those that a table gave before.
+                columns = dict(row.image.columns)
             yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:
