@@ -79,9 +79,9 @@ def test_missing_source_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_images_tells_what_it_found(tmp_path: Path) -> None:
     assert "no files at all" in refusal(tmp_path)
-    touch(tmp_path, "a.heic", "b.heic", "c.mov")
+    touch(tmp_path, "a.psd", "b.psd", "c.doc")
     message = refusal(tmp_path)
-    assert "2 .heic" in message
+    assert "2 .psd" in message
     assert ".jpeg" in message
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.photos import Images
+from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,12 +53,11 @@ def embed(
     device: Device = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
-    from insclr.data.images import list_images
     from insclr.retrieval.descriptor_file import describe_to_file
 
     say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
     found = _load(model, weights, size, fit, scales, device)
-    typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
+    typer.echo(describe_to_file(found, listed(images), out, found.recipe.descriptor))
 
 
 @app.command()

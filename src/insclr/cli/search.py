@@ -8,7 +8,7 @@ import typer
 
 from insclr.cli import app, say_when_stopped
 from insclr.cli.evaluation import Device, ModelName, Weights, with_weights
-from insclr.cli.photos import Images
+from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
     from insclr.data.decode import Box
@@ -33,7 +33,6 @@ def index(
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.cells import one_line
-    from insclr.data.images import list_images
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.describer import ModelDescriber
@@ -43,9 +42,7 @@ def index(
     model = with_weights(model, weights)
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(
-        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
-    )
+    report = index_images(ModelDescriber(model, found), listed(images), store, prune=prune, verify=verify)
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())

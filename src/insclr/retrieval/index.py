@@ -9,10 +9,11 @@ import numpy as np
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.files import content_hash, is_there
-from insclr.progress import progress_bar
+from insclr.progress import progress_bar, working
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
@@ -76,7 +77,8 @@ def index_images(
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
             run.drop_unlisted(prune)
-            calibrate_store(store)
+            with working("calibrating the score"):
+                calibrate_store(store)
             return replace(run.report, total=store.count())
     finally:
         store.close()
@@ -122,7 +124,7 @@ class _Run:
 
     def drop_unlisted(self, prune: bool) -> None:
         """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
-        there = {path for i, path in enumerate(self.paths) if is_there(self.images.file(i))}
+        there = {path for i, path in enumerate(self.paths) if is_there(on_disk(self.images.file(i)))}
         gone = [path for path in self.known if path not in there]
         if prune and gone:
             self.store.delete(gone)
@@ -134,18 +136,12 @@ class _Run:
         for i in part:
             path, file = self.paths[i], self.images.file(i)
             try:
-                path.encode()
                 # Looked at before the content is read: a change in between shows up as a change next time.
-                state = file.stat()
+                state = on_disk(file).stat()
                 row = self.known.get(path)
                 same = row and (row.image.size, row.image.mtime) == (state.st_size, state.st_mtime_ns)
                 known = row.image.hash if row and same and not self.verify else ""
                 content = known or content_hash(read_image_bytes(file))
-            except UnicodeEncodeError:
-                self.report.skipped.add(
-                    self.images.paths[i], "name is not valid text (UTF-8): rename the file"
-                )
-                continue
             except OSError as error:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
