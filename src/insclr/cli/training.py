@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, ModelName, Weights, with_weights
+from insclr.cli.evaluation import Device, ModelName, Weights
 from insclr.cli.photos import Images, listed
 
 _SHOWN = 5  # of the photos that were left out
@@ -131,12 +131,10 @@ def whiten(
     device: Device = "auto",
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
+    from insclr.api import load
     from insclr.jobs.whiten import whiten_model
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
 
-    found = resolve_model(with_weights(model, weights))
-    place(found.network, device)
+    found = load(model, weights=weights, device=device)
     whiten_model(found, listed(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
 

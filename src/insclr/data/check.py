@@ -50,6 +50,9 @@ class CheckReport:
         """How many images are copies of another one."""
         return sum(len(group) - 1 for group in self.duplicates)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """The text for a person: totals first, then one line for every unreadable image and every group."""
         found = [f"{self.total} images: {self.usable} usable, {len(self.unreadable)} unreadable"]
