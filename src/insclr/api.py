@@ -90,7 +90,7 @@ def check(images: Images, *, workers: int = -1) -> CheckReport:
 
     >>> report = insclr.check("PHOTOS")
     >>> report.usable, report.unreadable
-    (48, ())
+    (24, ())
     """
     return check_images(_listed(images), default_workers() if workers < 0 else workers)
 
@@ -103,7 +103,7 @@ def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, devi
 
     >>> found = insclr.embed("RUN", "PHOTOS")
     >>> found.vectors.shape, len(found.paths), found.unreadable
-    ((48, 512), 48, ())
+    ((24, 512), 24, ())
     """
     loaded = load(model, device=device)
     pictures = _in_memory(images)
@@ -132,7 +132,7 @@ def index(
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
-    (48, [])
+    (24, [])
     """
     loaded = load(model, device=device)
     describer = ModelDescriber(loaded.source, loaded)
