@@ -188,7 +188,23 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
         # A terminal sends Ctrl-C to the workers too.
         os.killpg(run.pid, sent)
         _, said = run.communicate(timeout=30)
-    assert (run.returncode, said) == (
-        128 + sent,
-        f"insclr: stopped. {tmp_path / 'store'} keeps the photos that were indexed: the same command goes on.\n",
+    kept = (
+        f"insclr: stopped. {tmp_path / 'store'} keeps the photos that were indexed: the same command goes on."
     )
+    assert (run.returncode, said.splitlines()[-1]) == (128 + sent, kept), said
+    assert "Traceback" not in said
+
+
+def test_a_stopped_training_says_what_the_run_folder_keeps(small_collection: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    long = ("--set", "rounds.steps=100000", "--set", "rounds.epochs=0", "--set", "checkpoint_every=5")
+    small = ("--set", "rounds.plain_size=64", "--set", "rounds.augmented_size=64", "--set", "workers=0")
+    command = [sys.executable, "-m", "insclr", "train", small_collection, "--out", run, "--recipe", "fast"]
+    with subprocess.Popen([*command, *long, *small], stderr=subprocess.PIPE, text=True) as training:
+        while not list(run.glob("round-1/step-*.pt")) and training.poll() is None:
+            time.sleep(0.05)
+        training.send_signal(signal.SIGINT)
+        _, said = training.communicate(timeout=60)
+    assert training.returncode == 128 + signal.SIGINT
+    kept = rf"insclr: stopped. {run} keeps 0 of 2 rounds and \d+ steps of round 1. "
+    assert re.fullmatch(kept + f"Go on: insclr train --resume --out {run}", said.splitlines()[-1]), said

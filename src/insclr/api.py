@@ -30,6 +30,7 @@ from insclr.evaluation.results import LabelResult, ProtocolResult
 from insclr.jobs.whiten import whiten_model
 from insclr.model.device import place
 from insclr.model.model_file import Model, load_model, resolve_model, with_weights
+from insclr.progress import working
 from insclr.report.cluster_sheets import write_clusters
 from insclr.report.comparison import write_comparison
 from insclr.retrieval.cluster import cluster as find_clusters
@@ -231,7 +232,8 @@ def evaluate(
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
         vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
-        return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+        with working("ranking"):
+            return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     assert root is not None
     benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
     loaded = load(model, **describing)
@@ -240,7 +242,10 @@ def evaluate(
         return describe_images(loaded, images, boxes=boxes)
 
     others = read_distractors(Path(distractors), describe) if distractors else None
-    return evaluate_protocol(benchmark, describe, reranker, distractors=others, allow_missing=allow_missing)
+    with working("measuring"):
+        return evaluate_protocol(
+            benchmark, describe, reranker, distractors=others, allow_missing=allow_missing
+        )
 
 
 def compare(
@@ -269,7 +274,8 @@ def compare(
     for name, model in named.items():
         vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
-    comparison = compare_results(results, unit=by)
+    with working("comparing"):
+        comparison = compare_results(results, unit=by)
     if page is not None:
         write_comparison(comparison, Path(page), next(iter(named)), list(named)[-1])
     return comparison

@@ -68,8 +68,11 @@ def train(
     ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
+    from insclr.progress import working
+
     say_when_stopped(lambda: _kept_of(out))
-    from insclr.jobs.train import train as train_model
+    with working("starting"):
+        from insclr.jobs.train import train as train_model
 
     changes = list(change or [])
     if weights:

@@ -21,6 +21,7 @@ from insclr.data.formats import (
 )
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
+from insclr.progress import working
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,8 @@ def list_images(source: str | Path) -> ImageList:
     if not is_text(str(source)):
         raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
     if is_there(source) and source.is_dir():
-        return _scan(source)
+        with working("listing the photos"):
+            return _scan(source)
     if not is_there(source):
         raise UserError(
             f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."

@@ -150,7 +150,8 @@ class _Training:
             if self.recipe.network.start == "views":
                 needs = replace(needs, views=True)
             began = time.monotonic()
-            features = self.features.pooled(self.network, first, needs)
+            with working("looking at the photos"):
+                features = self.features.pooled(self.network, first, needs)
             self.plan.described(len(features.seen) * (1 + len(features.views)), time.monotonic() - began)
         with ranks.in_turn():
             usable = run.usable(features.seen if features else None)
