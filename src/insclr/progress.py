@@ -48,12 +48,12 @@ class _Task:
             return None
         return passed / steps * max(0, self.total - self.done)
 
-    def line(self) -> str:
+    def status(self) -> str:
+        """How far it is, and the time left or taken."""
         if self.total is None:
-            return f"{self.title}: {in_words(time.monotonic() - self.began)} so far"
+            return f"{in_words(time.monotonic() - self.began)} so far"
         left = self.seconds_left()
-        rest = "" if left is None else f", {in_words(left)} left"
-        return f"{self.title}: {self.done} of {self.total}{rest}"
+        return f"{self.done} of {self.total}" + ("" if left is None else f", {in_words(left)} left")
 
 
 class _Display:
@@ -71,9 +71,7 @@ class _Display:
             if self._rich is None:
                 self._rich = _rich_progress()
                 self._rich.start()
-            task.display = self._rich.add_task(
-                task.title, total=task.total, completed=task.done, shown="", overall=""
-            )
+            task.display = self._rich.add_task(task.title, total=task.total, completed=task.done, of=task)
         elif self._ended is None:
             self._ended = threading.Event()
             threading.Thread(target=self._speak, args=(self._ended,), daemon=True).start()
@@ -92,11 +90,9 @@ class _Display:
 
     def refresh(self, task: _Task) -> None:
         if self._rich is not None:
-            self._rich.update(
-                task.display, completed=task.done, total=task.total, shown=task.shown, overall=self._overall()
-            )
+            self._rich.update(task.display, completed=task.done, total=task.total)
 
-    def _overall(self) -> str:
+    def overall(self) -> str:
         """The time left of the job in all, where its plan can tell."""
         if self.after is None or not self._tasks:
             return ""
@@ -108,11 +104,8 @@ class _Display:
         while not ended.wait(EVERY):
             tasks = list(self._tasks)
             if tasks:
-                overall = self._overall()
-                print(
-                    " · ".join([*(task.line() for task in tasks), *([overall] if overall else [])]),
-                    file=sys.stderr,
-                )
+                stages = [f"{task.title}: {task.status()}" for task in tasks]
+                print(" · ".join(filter(None, [*stages, self.overall()])), file=sys.stderr)
 
 
 _now = _Display()
@@ -174,22 +167,15 @@ def _shown(task: _Task) -> Iterator[_Task]:
 
 def _rich_progress() -> Any:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[overall]}"),
-        TextColumn("{task.fields[shown]}"),
-    )
-    return Progress(*columns, console=Console(stderr=True))
+    class _Status(ProgressColumn):
+        """One text, so that a narrow terminal cuts its end and not the count."""
+
+        def render(self, task: Any) -> Text:
+            of: _Task = task.fields["of"]
+            overall = _now.overall() if of.total is not None else ""
+            return Text("  ".join(filter(None, [of.status(), overall, of.shown])), no_wrap=True)
+
+    return Progress(TextColumn("{task.description}"), BarColumn(10), _Status(), console=Console(stderr=True))
