@@ -98,6 +98,15 @@ def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -
     assert found.unreadable[0][1].startswith("not an image")
 
 
+def test_what_a_folder_holds_besides_is_counted(place: Path, tmp_path: Path) -> None:
+    for name in ("thing0-0.png", "thing0-1.png"):
+        (tmp_path / name).symlink_to(place / "PHOTOS" / name)
+    (tmp_path / "drawing.psd").write_bytes(b"x")
+    found = insclr.embed(place / "RUN", tmp_path)
+    indexed = insclr.index(place / "RUN", tmp_path, place / "STORE2")
+    assert found.not_read == indexed.not_read == insclr.check(tmp_path).not_read == {".psd picture": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [

@@ -5,7 +5,7 @@ file, an `ImageList`, one path or several. The examples assume a folder PHOTOS a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
 
@@ -52,11 +52,15 @@ _LISTS = (".txt", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Embedded:
-    """Unit vectors (N, D), the path of each, and (path, reason) of the images that could not be read."""
+    """Unit vectors (N, D), the path of each, and (path, reason) of the images that could not be read.
+
+    `not_read` counts by kind what else the folder holds, such as videos where their reader is not installed.
+    """
 
     paths: tuple[str, ...]
     vectors: NDArray[np.float32]
     unreadable: tuple[tuple[str, str], ...] = ()
+    not_read: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -107,15 +111,14 @@ def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, devi
     ((24, 512), 24, ())
     """
     loaded = load(model, device=device)
-    pictures = _in_memory(images)
+    describer, pictures = ModelDescriber(loaded.source, loaded), _in_memory(images)
     if pictures is not None:
-        vectors = ModelDescriber(loaded.source, loaded).images(pictures)
-        return Embedded(tuple(str(number) for number in range(len(pictures))), vectors)
+        return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
     listed, skipped = _listed(images), Skipped()  # type: ignore[arg-type]
-    vectors = describe_images(loaded, listed, skipped=skipped).numpy()
+    vectors, _ = describer.files(listed, skipped)
     readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
     paths = tuple(listed.paths[i] for i in readable)
-    return Embedded(paths, np.asarray(vectors[readable], dtype=np.float32), tuple(skipped))
+    return Embedded(paths, vectors[readable], tuple(skipped), listed.not_read)
 
 
 def index(

@@ -1,7 +1,7 @@
 """Bring a store up to date with a list of images, doing only what has changed since the last time."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class IndexReport:
     vanished: int = 0  # rows whose file is not in the list, kept without `prune`
     total: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
 
     def summary(self) -> str:
         """One line for people."""
@@ -79,7 +80,7 @@ def index_images(
             run.drop_unlisted(prune)
             with working("calibrating the score"):
                 calibrate_store(store)
-            return replace(run.report, total=store.count())
+            return replace(run.report, total=store.count(), not_read=images.not_read)
     finally:
         store.close()
 
