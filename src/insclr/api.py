@@ -7,7 +7,7 @@ file, an `ImageList`, one path or several. The examples assume a folder PHOTOS a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,16 @@ class Embedded:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+
+class Describing(TypedDict, total=False):
+    """How a model is loaded and describes images: the options of `load`."""
+
+    weights: str | Path
+    size: int
+    fit: str
+    scales: str | Sequence[float]
+    device: str
 
 
 def load(
@@ -217,7 +227,7 @@ def evaluate(
     distractors: str | Path | None = None,
     rerank: str = "",
     allow_missing: bool = False,
-    **describing: Any,
+    **describing: Unpack[Describing],
 ) -> LabelResult | ProtocolResult:
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
 
@@ -258,7 +268,7 @@ def compare(
     by: Literal["query", "instance"] = "query",
     page: str | Path | None = None,
     allow_missing: bool = False,
-    **describing: Any,
+    **describing: Unpack[Describing],
 ) -> Comparison:
     """Models side by side on a labels file, with paired bootstrap intervals; `by` says what is resampled.
 

@@ -1,7 +1,9 @@
 """What phones and cameras write is read upright; what is not read is counted; a frame of a video is an image."""
 
+import contextlib
 import io
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,3 +172,25 @@ def test_a_heic_upload_is_decoded_from_memory(tmp_path: Path) -> None:
     save_as(photo(320, 240), tmp_path / "a.heic")
     content = (tmp_path / "a.heic").read_bytes()
     assert decode(io.BytesIO(content)).size == decode(content).size == (320, 240)
+
+
+@pytest.mark.parametrize("name", ["a.heic", "a.dng", "b.dng", "a.mp4"])
+def test_damaged_files_give_an_image_or_a_reason_and_nothing_else(tmp_path: Path, name: str) -> None:
+    if name == "a.heic":
+        save_as(photo(160, 120), tmp_path / name)
+    elif name == "a.mp4":
+        write_video(tmp_path / name, [photo(64, 48, seed=k) for k in range(3)])
+    else:
+        (tmp_path / name).write_bytes(dng(photo(160, 120), preview=name == "a.dng"))
+    whole, chance = (tmp_path / name).read_bytes(), random.Random(name)
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for _ in range(25):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 12)):
+            damaged[chance.randrange(min(len(damaged), 2000))] = chance.randrange(256)
+        (folder / name).write_bytes(damaged[: chance.choice((len(damaged), chance.randrange(len(damaged))))])
+        images = list_images(folder)
+        for i in range(len(images)):
+            with contextlib.suppress(BadImage):
+                assert decode(images.file(i)).mode == "RGB"

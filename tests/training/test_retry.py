@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from test_resume import SMALL
 
+from insclr import progress
 from insclr.errors import UserError
 from insclr.jobs.train import train
 from insclr.recipe import load_recipe
@@ -45,8 +46,11 @@ def noted_bars(patch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     return bars
 
 
-def test_resume_needs_nothing_but_the_run_folder(
-    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_resume_needs_nothing_but_the_run_folder_and_is_not_silent(
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(small_collection)
     run, cache = tmp_path / "run", tmp_path / "cache"
@@ -54,7 +58,17 @@ def test_resume_needs_nothing_but_the_run_folder(
     assert RunReader(run).progress() == "1 of 2 rounds"
     monkeypatch.chdir(tmp_path)
     described = {file: file.stat().st_mtime_ns for file in cache.rglob("*.bin")}
+    capsys.readouterr()
+    monkeypatch.setattr(progress, "EVERY", 0.02)
     model = train(None, "run", resume=True)
+    told = capsys.readouterr().err
+    assert "plan: 1 of 2 rounds are done; 1 round of the last layer, the report" in told
+    for stage in (
+        "loading the network",
+        "round 2: looking for photos of the same thing",
+        "writing the report",
+    ):
+        assert f"\n{stage}: 0 s so far" in f"\n{told}", stage
     assert model.recipe.fingerprint() == load_recipe("fast", SMALL).fingerprint()
     assert described == {file: file.stat().st_mtime_ns for file in cache.rglob("*.bin")}  # nothing anew
     assert not (run / "cache").exists()

@@ -67,8 +67,12 @@ def _opened(video: Path) -> Iterator[tuple[Any, Any]]:
                 stream.codec_context.thread_count = 1
                 stream.codec_context.skip_frame = "NONKEY"
                 yield container, stream
-        except (av.FFmpegError, OSError, ValueError, EOFError) as error:
-            raise BadImage(f"corrupt video: {getattr(error, 'strerror', None) or error}") from error
+        except BadImage:
+            raise
+        # A broken file makes the demuxer's numbers and names anything, and no broken file may stop a run.
+        except Exception as error:
+            reason = getattr(error, "strerror", None) or "its container cannot be read"
+            raise BadImage(f"corrupt video: {reason}") from error
 
 
 def _key_times(container: Any, stream: Any) -> list[float]:
