@@ -130,7 +130,7 @@ class RunFolder(_Folder):
             )
         if self.resumed:
             self._same_recipe(recipe)
-        elif path.exists() and (not path.is_dir() or {one.name for one in path.iterdir()} - {_CACHE, _LOCK}):
+        elif path.exists() and (not path.is_dir() or any(not _is_leftover(one) for one in path.iterdir())):
             raise UserError(f"{path} exists and is not a run folder: choose another --out.")
         path.mkdir(parents=True, exist_ok=True)
         if not self.resumed:
@@ -246,6 +246,11 @@ class RunFolder(_Folder):
             f"{self.path} holds a run with another recipe: {'; '.join(changed[:5])}. "
             f"Resume it with the same settings, or choose another --out."
         )
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether a run that failed, or was killed before it had a recipe, left this."""
+    return entry.name in (_CACHE, _LOCK, _OPTIONS) or (entry.name[0] == "." and entry.suffix == ".part")
 
 
 def kept_recipe(path: Path) -> Path | None:

@@ -127,3 +127,15 @@ def test_a_run_under_way_is_not_begun_anew(small_collection: Path, tmp_path: Pat
     with run.writing(), pytest.raises(UserError, match="another writer"):
         train(small_collection, tmp_path / "run", "fast", changes=SMALL)
     assert (tmp_path / "run" / "recipe.toml").exists()
+
+
+def test_a_run_killed_before_it_had_a_recipe_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for left in ("options.json", ".recipe.toml.0a1b2c3d.part"):
+        (tmp_path / "run" / left).write_text("{}")
+    RunFolder(tmp_path / "run", load_recipe("fast"), resume=False)
+    assert (tmp_path / "run" / "recipe.toml").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(UserError, match="is not a run folder"):
+        RunFolder(tmp_path / "other", load_recipe("fast"), resume=False)
