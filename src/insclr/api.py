@@ -7,17 +7,16 @@ file, an `ImageList`, one path or several. The examples assume a folder PHOTOS a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, TypeGuard, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from insclr.data.check import CheckReport, check_images
-from insclr.data.decode import BadImage, Box, decode
-from insclr.data.formats import is_text, on_disk
-from insclr.data.images import ImageList, list_images
+from insclr.data.decode import Box
+from insclr.data.given import Images, Photo, Picture, as_list, as_picture, in_memory, is_several
+from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
@@ -43,11 +42,6 @@ from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
 
 AnyModel: TypeAlias = Model | str | Path
-Picture: TypeAlias = Image.Image | NDArray[np.uint8]  # in memory; an array is (height, width[, 3])
-Photo: TypeAlias = str | Path | Picture
-Images: TypeAlias = str | Path | ImageList | Sequence[str | Path]
-
-_LISTS = (".txt", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def check(images: Images, *, workers: int = -1) -> CheckReport:
     >>> report.usable, report.unreadable
     (24, ())
     """
-    return check_images(_listed(images), default_workers() if workers < 0 else workers)
+    return check_images(as_list(images), default_workers() if workers < 0 else workers)
 
 
 def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, device: str = "auto") -> Embedded:
@@ -121,10 +115,10 @@ def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, devi
     ((24, 512), 24, ())
     """
     loaded = load(model, device=device)
-    describer, pictures = ModelDescriber(loaded.source, loaded), _in_memory(images)
+    describer, pictures = ModelDescriber(loaded.source, loaded), in_memory(images)
     if pictures is not None:
         return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
-    listed, skipped = _listed(images), Skipped()  # type: ignore[arg-type]
+    listed, skipped = as_list(images), Skipped()  # type: ignore[arg-type]
     vectors, _ = describer.files(listed, skipped)
     readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
     paths = tuple(listed.paths[i] for i in readable)
@@ -150,7 +144,7 @@ def index(
     """
     loaded = load(model, device=device)
     describer = ModelDescriber(loaded.source, loaded)
-    return index_images(describer, _listed(images), store, prune=prune, verify=verify)
+    return index_images(describer, as_list(images), store, prune=prune, verify=verify)
 
 
 def search(
@@ -175,11 +169,11 @@ def search(
     ('thing3-1.png', True)
     """
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
-    queries: list[Any] = list(query) if _is_sequence(query) else [query]
+    queries: list[Any] = list(query) if is_several(query) else [query]
     opened = open_store(store)
     try:
         describer = describer_of(opened.info, model, workers=0, device=device)
-        images = [_picture(one, None if box else describer.longest) for one in queries]
+        images = [as_picture(one, None if box else describer.longest) for one in queries]
         return search_set(opened, describer.images(images, [box] * len(images)), asked)
     finally:
         opened.close()
@@ -313,59 +307,5 @@ def whiten(
     """
     loaded = load(model, device=device)
     truth = None if labels is None else Path(labels)
-    whiten_model(loaded, _listed(images), Path(out), dim=dim, power=power, labels=truth)
+    whiten_model(loaded, as_list(images), Path(out), dim=dim, power=power, labels=truth)
     return load_model(out)
-
-
-def _listed(images: Images) -> ImageList:
-    """The list of what was named; a single image or several paths are a list of just these."""
-    if isinstance(images, ImageList):
-        return images
-    if isinstance(images, str | Path):
-        path = Path(images).expanduser()
-        if path.suffix.lower() in _LISTS or not on_disk(path).is_file():
-            return list_images(path)
-        images = [path]
-    paths = tuple(Path(one).expanduser().as_posix() for one in images)
-    for one in paths:
-        if not is_text(one):
-            raise UserError(f"{one}: this name is not UTF-8 text. Rename the file.")
-    if not paths:
-        raise UserError("No images were given.")
-    return ImageList(Path(), paths)
-
-
-def _in_memory(images: object) -> list[Image.Image] | None:
-    """The images themselves where they are given instead of paths, as RGB."""
-    if isinstance(images, Image.Image | np.ndarray):
-        return [_as_rgb(images)]
-    if not _is_sequence(images):
-        return None
-    given = list(images)
-    inside = [isinstance(one, Image.Image | np.ndarray) for one in given]
-    if any(inside) and not all(inside):
-        raise UserError("Give either paths or images, not both in one call.")
-    return [_as_rgb(one) for one in given] if given and all(inside) else None
-
-
-def _is_sequence(given: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(given, Sequence) and not isinstance(given, str)
-
-
-def _as_rgb(picture: Picture) -> Image.Image:
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.ndim not in (2, 3):
-            raise UserError(
-                f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
-            )
-        picture = Image.fromarray(picture)
-    return picture.convert("RGB")
-
-
-def _picture(photo: Any, longest: int | None) -> Image.Image:
-    if isinstance(photo, Image.Image | np.ndarray):
-        return _as_rgb(photo)
-    try:
-        return decode(Path(photo), longest)
-    except BadImage as bad:
-        raise UserError(f"{photo} cannot be searched for: {bad.reason}") from bad
