@@ -8,9 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import insclr
 from insclr.cli import main
+from insclr.model.weights import embedded_weights
+from insclr.retrieval.descriptor_file import read_descriptors
 
 
 def _insclr(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -47,6 +52,62 @@ def test_help_answers_within_half_a_second_of_processor_time() -> None:
     assert (after.children_user + after.children_system) - (
         before.children_user + before.children_system
     ) < 0.5
+
+
+def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = " ".join(_call(capsys, "--help")[1].partition("Commands:")[2].split())
+    assert "..." not in shown
+    assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
+
+
+def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _call(capsys, "--version")[:2] == (0, f"insclr {insclr.__version__}\n")
+    assert "--install-completion" in _call(capsys, "--help")[1]
+    asked = os.environ | {"_INSCLR_COMPLETE": "complete_bash", "COMP_WORDS": "insclr em", "COMP_CWORD": "1"}
+    start = "import sys; sys.argv = ['insclr']; from insclr.cli import main; main()"
+    completed = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, env=asked)
+    assert completed.stdout.split() == ["embed"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    for arguments in (
+        ("check", name),
+        ("train", name, "--out", "run"),
+        ("index", "pretrained:efficientnet_lite0", "photos", "--store", name),
+        ("serve", name),
+    ):
+        status, _, message = _call(capsys, *arguments)
+        assert (status, "not UTF-8" in message) == (2, True), message
+
+
+def test_weights_are_taken_wherever_a_model_is_named(
+    small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, white, store = tmp_path / "weights.pt", tmp_path / "white.safetensors", tmp_path / "store"
+    other_weights = {
+        n: w.roll(1, 0) if n.startswith("conv_head") else w for n, w in embedded_weights().items()
+    }
+    torch.save(other_weights, file)
+    model, size = "pretrained:efficientnet_lite0", ("--size", "32")
+    labels, weights = ("--labels", small_collection / "labels.csv"), ("--weights", file)
+    for arguments in (
+        ("embed", model, small_collection, "--out", tmp_path / "with.npz", *weights, *size),
+        ("embed", model, small_collection, "--out", tmp_path / "without.npz", *size),
+        ("evaluate", model, *labels, *weights, *size),
+        ("whiten", model, small_collection, "--out", white, "--dim", "8", *weights),
+        ("compare", model, white, *labels, *weights, *size),
+        ("index", model, small_collection, "--store", store, *weights),
+        ("search", store, small_collection / "thing3-1.png", "--top", "1"),  # the store remembers the file
+        ("search", store, small_collection / "thing3-1.png", "--top", "1", "--model", model, *weights),
+    ):
+        status, shown, message = _call(capsys, *arguments)
+        assert status == 0, (arguments, message)
+    assert "thing3-1.png" in shown
+    status, _, message = _call(capsys, "evaluate", white, *labels, *weights)
+    assert (status, "goes with a model named pretrained:NAME" in message) == (2, True)
+    used, other = (read_descriptors(tmp_path / f"{name}.npz").descriptors for name in ("with", "without"))
+    assert not np.allclose(used, other, atol=0.01)
 
 
 def test_a_device_that_is_not_there_is_told_by_every_command_that_describes(
@@ -127,8 +188,23 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
         # A terminal sends Ctrl-C to the workers too.
         os.killpg(run.pid, sent)
         _, said = run.communicate(timeout=30)
-    assert (run.returncode, said) == (
-        128 + sent,
-        "insclr: stopped. What was written is whole: the same command goes on from there, "
-        "a training with --resume.\n",
+    kept = (
+        f"insclr: stopped. {tmp_path / 'store'} keeps the photos that were indexed: the same command goes on."
     )
+    assert (run.returncode, said.splitlines()[-1]) == (128 + sent, kept), said
+    assert "Traceback" not in said
+
+
+def test_a_stopped_training_says_what_the_run_folder_keeps(small_collection: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    long = ("--set", "rounds.steps=100000", "--set", "rounds.epochs=0", "--set", "checkpoint_every=5")
+    small = ("--set", "rounds.plain_size=64", "--set", "rounds.augmented_size=64", "--set", "workers=0")
+    command = [sys.executable, "-m", "insclr", "train", small_collection, "--out", run, "--recipe", "fast"]
+    with subprocess.Popen([*command, *long, *small], stderr=subprocess.PIPE, text=True) as training:
+        while not list(run.glob("round-1/step-*.pt")) and training.poll() is None:
+            time.sleep(0.05)
+        training.send_signal(signal.SIGINT)
+        _, said = training.communicate(timeout=60)
+    assert training.returncode == 128 + signal.SIGINT
+    kept = rf"insclr: stopped. {run} keeps 0 of 2 rounds and \d+ steps of round 1. "
+    assert re.fullmatch(kept + f"Go on: insclr train --resume --out {run}", said.splitlines()[-1]), said

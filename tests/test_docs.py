@@ -64,9 +64,9 @@ def test_the_story_of_the_readme(
     (tmp_path / "PHOTOS").symlink_to(small_collection)
     (python,) = _blocks(_ROOT / "README.md", "python")
     exec(compile(python, "README.md", "exec"), namespace := {})
-    assert namespace["vectors"].shape == (48, 512)
+    assert namespace["matches"][0].path == "thing3-1.png"  # a photo finds itself
     assert _call(["check", "PHOTOS"]) == 0
-    assert _call(["index", "RUN", "PHOTOS", "--store", "STORE"]) == 0
+    assert _call(["index", "RUN", "PHOTOS", "--store", "STORE"]) == 0  # the model by its other name
     capsys.readouterr()
     assert _call(["search", "STORE", "PHOTOS/thing3-1.png", "--top", "3"]) == 0
     assert "thing3-1.png" in capsys.readouterr().out  # a photo finds itself

@@ -2,9 +2,9 @@
 
     import insclr
 
-    model = insclr.train("photos", "run")            # a run folder, resumable
-    vectors = insclr.embed(model, "photos")          # one unit vector a photo
-    model = insclr.load("run")                       # the same model again
+    model = insclr.train("photos", "run", minutes=10)     # a run folder, resumable
+    insclr.index(model, "photos", "store")                # only what is new or changed
+    matches = insclr.search("store", "photo.jpg")         # every photo of that thing
 
 Names are loaded on first use: `import insclr` alone costs nothing.
 """
@@ -13,43 +13,79 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from insclr.api import (
+        Embedded,
+        check,
+        cluster,
+        compare,
+        duplicates,
+        embed,
+        evaluate,
+        index,
+        load,
+        search,
+        whiten,
+    )
     from insclr.data.images import ImageList, list_images
     from insclr.errors import UserError
     from insclr.jobs.train import train
     from insclr.model.model_file import Model
-    from insclr.model.model_file import resolve_model as load
     from insclr.recipe import Recipe, load_recipe
-    from insclr.retrieval.describe import describe_images as embed
+    from insclr.retrieval.search import Match
 
 __version__ = "0.1.0"
 
+# Every public name and the module that has it.
 _WHERE = {
-    "ImageList": ("insclr.data.images", "ImageList"),
-    "Model": ("insclr.model.model_file", "Model"),
-    "Recipe": ("insclr.recipe", "Recipe"),
-    "UserError": ("insclr.errors", "UserError"),
-    "embed": ("insclr.retrieval.describe", "describe_images"),
-    "list_images": ("insclr.data.images", "list_images"),
-    "load": ("insclr.model.model_file", "resolve_model"),
-    "load_recipe": ("insclr.recipe", "load_recipe"),
-    "train": ("insclr.jobs.train", "train"),
+    "Embedded": "insclr.api",
+    "ImageList": "insclr.data.images",
+    "Match": "insclr.retrieval.search",
+    "Model": "insclr.model.model_file",
+    "Recipe": "insclr.recipe",
+    "UserError": "insclr.errors",
+    "check": "insclr.api",
+    "cluster": "insclr.api",
+    "compare": "insclr.api",
+    "duplicates": "insclr.api",
+    "embed": "insclr.api",
+    "evaluate": "insclr.api",
+    "index": "insclr.api",
+    "list_images": "insclr.data.images",
+    "load": "insclr.api",
+    "load_recipe": "insclr.recipe",
+    "search": "insclr.api",
+    "train": "insclr.jobs.train",
+    "whiten": "insclr.api",
 }
 
 __all__ = [
+    "Embedded",
     "ImageList",
+    "Match",
     "Model",
     "Recipe",
     "UserError",
+    "check",
+    "cluster",
+    "compare",
+    "duplicates",
     "embed",
+    "evaluate",
+    "index",
     "list_images",
     "load",
     "load_recipe",
+    "search",
     "train",
+    "whiten",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'insclr' has no attribute {name!r}")
-    module, attribute = _WHERE[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,9 +1,14 @@
-"""One progress bar for every long job: shown on a terminal, silent everywhere else."""
+"""What a long job shows of itself: bars on a terminal, elsewhere a line every ten seconds; never silence."""
 
+import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+EVERY = 10.0  # seconds between two lines where there is no terminal
 
 
 class Bar(Protocol):
@@ -12,36 +17,165 @@ class Bar(Protocol):
     def advance(self, steps: int = 1, **shown: object) -> None:
         """Move on by `steps`; `shown` are name=value pairs displayed beside the bar."""
 
+    def expect(self, total: int) -> None:
+        """Change the number of steps to do."""
 
-class _SilentBar:
+
+class _Task:
+    """One stage under way; `total` None where nobody knows how much there is to do."""
+
+    def __init__(self, title: str, total: int | None, done: int) -> None:
+        self.title = title
+        self.total = total
+        self.done = self._first = done
+        self.began = time.monotonic()
+        self.shown = ""
+        self.display: Any = None  # rich's number of it, on a terminal
+
     def advance(self, steps: int = 1, **shown: object) -> None:
-        pass
+        self.done += steps
+        if shown:
+            self.shown = "  ".join(f"{name} {value}" for name, value in shown.items())
+        _now.refresh(self)
+
+    def expect(self, total: int) -> None:
+        self.total = total
+        _now.refresh(self)
+
+    def seconds_left(self) -> float | None:
+        passed, steps = time.monotonic() - self.began, self.done - self._first
+        if self.total is None or steps <= 0:
+            return None
+        return passed / steps * max(0, self.total - self.done)
+
+    def status(self) -> str:
+        """How far it is, and the time left or taken."""
+        if self.total is None:
+            return f"{in_words(time.monotonic() - self.began)} so far"
+        left = self.seconds_left()
+        return f"{self.done} of {self.total}" + ("" if left is None else f", {in_words(left)} left")
+
+
+class _Display:
+    """The stages under way, the innermost last, and how they are shown."""
+
+    def __init__(self) -> None:
+        self._tasks: list[_Task] = []
+        self._rich: Any = None
+        self._ended: threading.Event | None = None
+        self.after: Callable[[], float | None] | None = None  # seconds of the stages that follow
+
+    def begin(self, task: _Task) -> None:
+        self._tasks.append(task)
+        if sys.stderr.isatty():
+            if self._rich is None:
+                self._rich = _rich_progress()
+                self._rich.start()
+            task.display = self._rich.add_task(task.title, total=task.total, completed=task.done, of=task)
+        elif self._ended is None:
+            self._ended = threading.Event()
+            threading.Thread(target=self._speak, args=(self._ended,), daemon=True).start()
+
+    def end(self, task: _Task) -> None:
+        self._tasks.remove(task)
+        if self._rich is not None:
+            if self._tasks or task.total is None:
+                self._rich.remove_task(task.display)
+            if not self._tasks:
+                self._rich.stop()
+                self._rich = None
+        if not self._tasks and self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def refresh(self, task: _Task) -> None:
+        if self._rich is not None:
+            self._rich.update(task.display, completed=task.done, total=task.total)
+
+    def overall(self) -> str:
+        """The time left of the job in all, where its plan can tell."""
+        if self.after is None or not self._tasks:
+            return ""
+        known = [left for task in self._tasks if (left := task.seconds_left()) is not None]
+        here, later = known[0] if known else None, self.after()
+        return "" if here is None or later is None else f"about {in_words(here + later)} in all"
+
+    def _speak(self, ended: threading.Event) -> None:
+        while not ended.wait(EVERY):
+            tasks = list(self._tasks)
+            if tasks:
+                stages = [f"{task.title}: {task.status()}" for task in tasks]
+                print(" · ".join(filter(None, [*stages, self.overall()])), file=sys.stderr)
+
+
+_now = _Display()
 
 
 @contextmanager
 def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
-    """A bar of `total` steps with rate and time left; does nothing when stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield _SilentBar()
+    """A bar of `total` steps with the time left; of several ranks only the first shows one."""
+    with _shown(_Task(title, total, done)) as task:
+        yield task
+
+
+@contextmanager
+def working(title: str) -> Iterator[None]:
+    """A stage of which nobody knows how much there is to do: how long it has taken is shown."""
+    with _shown(_Task(title, None, 0)):
+        yield
+
+
+@contextmanager
+def followed_by(seconds: Callable[[], float | None]) -> Iterator[None]:
+    """Bars in this block tell the time left in all: their own, and the `seconds` of what comes after them."""
+    _now.after = seconds
+    try:
+        yield
+    finally:
+        _now.after = None
+
+
+def say(text: str) -> None:
+    """Tell the user something on the way; of several ranks only the first does."""
+    if _speaks():
+        print(text, file=sys.stderr)
+
+
+def in_words(seconds: float) -> str:
+    """A duration as people say it: 40 s, 3 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def _shown(task: _Task) -> Iterator[_Task]:
+    if not _speaks():
+        yield task
         return
+    _now.begin(task)
+    try:
+        yield task
+    finally:
+        _now.end(task)
+
+
+def _rich_progress() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[shown]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
-        task = progress.add_task(title, total=total, completed=done, shown="")
+    class _Status(ProgressColumn):
+        """One text, so that a narrow terminal cuts its end and not the count."""
 
-        class _RichBar:
-            def advance(self, steps: int = 1, **shown: object) -> None:
-                text = "  ".join(f"{name} {value}" for name, value in shown.items())
-                progress.advance(task, steps)
-                if shown:
-                    progress.update(task, shown=text)
+        def render(self, task: Any) -> Text:
+            of: _Task = task.fields["of"]
+            overall = _now.overall() if of.total is not None else ""
+            return Text("  ".join(filter(None, [of.status(), overall, of.shown])), no_wrap=True)
 
-        yield _RichBar()
+    return Progress(TextColumn("{task.description}"), BarColumn(10), _Status(), console=Console(stderr=True))

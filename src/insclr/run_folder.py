@@ -1,8 +1,9 @@
 """The run folder: the only state a training leaves. `RunFolder` writes and resumes it, `RunReader` only reads it."""
 
 import json
+import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,10 @@ from insclr.tracking import read_metrics
 
 Moment = Literal["start", "end"]
 _RECIPE = "recipe.toml"
+_OPTIONS = "options.json"
 _IMAGES = "images.json"
+_CACHE = "cache"
+_LOCK = ".lock"
 _USABLE = "usable.safetensors"
 _END = "end.safetensors"
 _START = "start.json"
@@ -52,6 +56,30 @@ class _Folder:
         """The table of images that were left out."""
         return self.path / _SKIPPED
 
+    @property
+    def cache(self) -> Path:
+        """Where features are kept unless the user names another place."""
+        return self.path / _CACHE
+
+    @property
+    def started(self) -> bool:
+        """Whether there is something to go on from: the model, the end of a round or a checkpoint."""
+        first = self.round_folder(1)
+        return self.finished or (first / _END).exists() or latest_step(first) is not None
+
+    def option(self, name: str) -> Path | None:
+        """The path that was given under this name when the run began."""
+        file = self.path / _OPTIONS
+        kept = read_json(file).get(name) if file.exists() else None
+        return Path(kept) if kept else None
+
+    def finished_rounds(self) -> int:
+        """How many rounds have ended."""
+        number = 0
+        while (self.round_folder(number + 1) / _END).exists():
+            number += 1
+        return number
+
     def round_folder(self, number: int) -> Path:
         """Where round `number`, from 1, keeps its checkpoints, inspections and end."""
         return self.path / f"round-{number}"
@@ -71,11 +99,25 @@ class _Folder:
 
 
 class RunFolder(_Folder):
-    """recipe.toml, images.json, round-N/ with checkpoints and end weights, metrics.jsonl, the model, the report."""
+    """recipe.toml, options.json, images.json, round-N/ with checkpoints and end, metrics.jsonl, model and report."""
 
-    def __init__(self, path: Path, recipe: Recipe, *, resume: bool, first: bool = True) -> None:
-        """Open or make the folder; of several ranks only the `first` makes it, the others must find it."""
+    def __init__(
+        self,
+        path: Path,
+        recipe: Recipe,
+        *,
+        resume: bool,
+        first: bool = True,
+        options: Mapping[str, str | Path | None] = {},
+    ) -> None:
+        """Open or make the folder; of several ranks only the `first` makes it, the others must find it.
+
+        A run that failed before its first checkpoint does not stand in the way of a new one, which takes over its
+        features. `options` are the paths that a resumed run needs again; see `option`.
+        """
         super().__init__(path)
+        if first and not resume and (path / _RECIPE).exists() and not self.started:
+            self._clear()
         self.resumed = (path / _RECIPE).exists()
         if not first and not self.resumed:
             raise UserError(
@@ -83,16 +125,34 @@ class RunFolder(_Folder):
             )
         if self.resumed and first and not resume:
             raise UserError(
-                f"{path} already holds a run: pass --resume to go on with it, or choose another --out."
+                f"{path} already holds a run: pass --resume to go on with it, choose another --out, "
+                "or remove that folder."
             )
         if self.resumed:
             self._same_recipe(recipe)
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        elif path.exists() and (not path.is_dir() or any(not _is_leftover(one) for one in path.iterdir())):
             raise UserError(f"{path} exists and is not a run folder: choose another --out.")
         path.mkdir(parents=True, exist_ok=True)
         if not self.resumed:
+            given = {name: str(Path(value).absolute()) for name, value in options.items() if value}
+            with whole_file(path / _OPTIONS) as scratch:
+                scratch.write_text(json.dumps(given))
             with whole_file(path / _RECIPE) as scratch:
                 scratch.write_text(to_toml(recipe, comments=True))
+
+    def abandon(self) -> None:
+        """Remove the folder if this process made it and it holds nothing that took work."""
+        if not self.resumed and not self.started and not any(self.cache.rglob("*.*")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _clear(self) -> None:
+        """Remove what a run left that failed before its first checkpoint, but for its features."""
+        with only_writer(self.path / _LOCK, 0.0):
+            for entry in self.path.iterdir():
+                if entry.is_dir() and entry.name != _CACHE:
+                    shutil.rmtree(entry)
+                elif entry.is_file() and entry.name != _LOCK:
+                    entry.unlink()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -100,7 +160,7 @@ class RunFolder(_Folder):
 
         What a killed process left half written is removed.
         """
-        with only_writer(self.path / ".lock", _LOCK_WAIT):
+        with only_writer(self.path / _LOCK, _LOCK_WAIT):
             remove_leftovers(self.path)
             yield
 
@@ -111,13 +171,15 @@ class RunFolder(_Folder):
         """
         file = self.path / _IMAGES
         if file.exists():
-            kept = read_json(file)
-            return ImageList(Path(kept["root"]), tuple(kept["paths"]))
+            return _read_images(file)
         assert current is not None
         with whole_file(file) as scratch:
-            scratch.write_text(
-                json.dumps({"root": str(current.root.absolute()), "paths": list(current.paths)})
-            )
+            content = {
+                "root": str(current.root.absolute()),
+                "paths": list(current.paths),
+                "not_read": dict(current.not_read),
+            }
+            scratch.write_text(json.dumps(content))
         return current
 
     def usable(self, seen: Tensor | None) -> Tensor:
@@ -160,13 +222,6 @@ class RunFolder(_Folder):
         with whole_file(self.round_folder(number) / _END) as scratch:
             safetensors.torch.save_file(weights, scratch)
 
-    def finished_rounds(self) -> int:
-        """How many rounds have ended."""
-        number = 0
-        while (self.round_folder(number + 1) / _END).exists():
-            number += 1
-        return number
-
     def load_round(self, number: int, network: DescriptorNetwork) -> None:
         """Give the network the weights that round `number` ended with."""
         network.load_state_dict(_tensors(self.round_folder(number) / _END))
@@ -191,6 +246,21 @@ class RunFolder(_Folder):
             f"{self.path} holds a run with another recipe: {'; '.join(changed[:5])}. "
             f"Resume it with the same settings, or choose another --out."
         )
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether a run that failed, or was killed before it had a recipe, left this."""
+    return entry.name in (_CACHE, _LOCK, _OPTIONS) or (entry.name[0] == "." and entry.suffix == ".part")
+
+
+def kept_recipe(path: Path) -> Path | None:
+    """The recipe of the run in `path`; None where there is no run."""
+    return path / _RECIPE if (path / _RECIPE).exists() else None
+
+
+def _read_images(file: Path) -> ImageList:
+    kept = read_json(file)
+    return ImageList(Path(kept["root"]), tuple(kept["paths"]), not_read=kept.get("not_read", {}))
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
@@ -229,11 +299,21 @@ class RunReader(_Folder):
         except tomllib.TOMLDecodeError as error:
             raise UserError(f"{self.path / _RECIPE} is not valid TOML: {error}. Undo the change.") from None
 
+    def progress(self) -> str:
+        """In a few words, what is done: for someone who stopped the run."""
+        if self.finished:
+            return "the model"
+        done, total = self.finished_rounds(), len(self.recipe().get("rounds", ())) or 1
+        step = latest_step(self.round_folder(done + 1))
+        steps = f" and {step} steps of round {done + 1}" if step else ""
+        if done or step:
+            return f"{done} of {total} rounds{steps}"
+        return "the features computed so far"
+
     def images(self) -> ImageList:
         """All images that were found; none if the run has not listed them yet."""
         file = self.path / _IMAGES
-        kept = read_json(file) if file.exists() else {}
-        return ImageList(Path(kept.get("root", ".")), tuple(kept.get("paths", ())))
+        return _read_images(file) if file.exists() else ImageList(Path(), ())
 
     def usable(self) -> list[int] | None:
         """Ids of the images that could be read, ascending; None if that is not known yet."""

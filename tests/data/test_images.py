@@ -79,9 +79,9 @@ def test_missing_source_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_images_tells_what_it_found(tmp_path: Path) -> None:
     assert "no files at all" in refusal(tmp_path)
-    touch(tmp_path, "a.heic", "b.heic", "c.mov")
+    touch(tmp_path, "a.psd", "b.psd", "c.doc")
     message = refusal(tmp_path)
-    assert "2 .heic" in message
+    assert "2 .psd" in message
     assert ".jpeg" in message
 
 
@@ -137,12 +137,26 @@ def test_csv_gives_paths_and_columns(tmp_path: Path) -> None:
     assert images.columns == {"instance": ("7", "8"), "note": ("two\nlines", "")}
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_csv_with_the_separator_of_another_spreadsheet_is_read(tmp_path: Path, separator: str) -> None:
+    touch(tmp_path, "a, b.jpg", "c.jpg")
+    rows = [["price", "path", "size, mm"], ["1,50", "a, b.jpg", "7"], ["2", "c.jpg", "8"]]
+    (tmp_path / "list.csv").write_text("\ufeff" + "\n".join(separator.join(row) for row in rows))
+    images = list_images(tmp_path / "list.csv")
+    assert images.paths == ("a, b.jpg", "c.jpg")
+    assert images.columns == {"price": ("1,50", "2"), "size, mm": ("7", "8")}
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("", "is empty"),
         ("file,label\na.jpg,1\n", "no `path` column (it has: file, label)"),
-        ("path;label\na.jpg;1\n", "no `path` column"),
+        (
+            "path;label\na.jpg;1;2\n",
+            "line 2: 3 fields where the header has 2. Quote a field that holds a semicolon",
+        ),
+        ("file;label\na.jpg;1\n", "Columns are separated by commas, semicolons or tabs"),
         ("path,path\na.jpg,b.jpg\n", "names a column twice"),
         ("path,label\na.jpg,1\nb.jpg\n", "line 3: 1 fields where the header has 2"),
         ("path,label\na.jpg,1\nb.jpg,2,3\n", "line 3: 3 fields"),

@@ -37,6 +37,12 @@ def test_boxes_may_be_given_for_some_images(tmp_path):
     assert labels.boxes == ((1.0, 2.0, 3.5, 4.0), None)
 
 
+def test_semicolons_and_decimal_commas_of_a_spreadsheet(tmp_path):
+    labels = read_labels(write(tmp_path, "path;instance;x1;y1;x2;y2\r\na.jpg;cup, blue;1;2;3,5;4\r\n"))
+    assert (labels.paths, labels.instances) == (("a.jpg",), ("cup, blue",))
+    assert labels.boxes == ((1.0, 2.0, 3.5, 4.0),)
+
+
 def test_another_root_for_the_paths(tmp_path):
     labels = read_labels(write(tmp_path, "path,instance\na.jpg,x\nb.jpg,x\n"), root=tmp_path / "photos")
     assert labels.images.file(0) == tmp_path / "photos" / "a.jpg"

@@ -156,6 +156,21 @@ def test_columns_of_a_table_are_kept_and_follow_it(images: Path, tmp_path: Path)
     assert open_store(tmp_path / "s").rows_by_path()["0/1.png"].image.columns == {"kind": "screw"}
 
 
+def test_the_folder_of_a_table_indexed_later_keeps_the_columns(images: Path, tmp_path: Path) -> None:
+    table = images / "list.csv"
+    table.write_text("path,kind\n0/0.png,nut\n0/1.png,bolt\n")
+    index(table, tmp_path / "s")
+    draw(images / "0" / "1.png", 8, 0)  # changed
+    _, report = index(images, tmp_path / "s")
+    assert (report.unchanged, report.changed, report.added, report.updated) == (1, 1, 18, 0)
+    rows = open_store(tmp_path / "s").rows_by_path()
+    assert [rows[f"0/{view}.png"].image.columns for view in range(3)] == [
+        {"kind": "nut"},
+        {"kind": "bolt"},
+        {},
+    ]
+
+
 def test_a_second_folder_goes_in_under_its_whole_paths(images: Path, tmp_path: Path) -> None:
     index(images / "0", tmp_path / "s")
     index(images / "1", tmp_path / "s")

@@ -5,19 +5,35 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from insclr.errors import UserError
 
+
+class _FullSummaries(TyperGroup):
+    """Lists the commands with the whole first paragraph of their help; typer would cut it to one line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, command) for name, command in commands if command is not None and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(command.help)) for name, command in shown])
+
+
+def _summary(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
 app = typer.Typer(
+    cls=_FullSummaries,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Teach a network the particular things in your photos, without labels, and search them.",
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,7 +42,8 @@ _OTHER_DISK = (
     *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
 )
-_GO_ON = "What was written is whole: the same command goes on from there, a training with --resume."
+_GO_ON = "What was written is whole: the same command goes on from there."
+_kept: Callable[[], str] | None = None
 
 
 class _Stopped(BaseException):
@@ -37,23 +54,55 @@ class _Stopped(BaseException):
         self.number = number
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from insclr import __version__
+
+        typer.echo(f"insclr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Teach a network the particular things in your photos, without labels, and search them."""
+
+
+def say_when_stopped(kept: Callable[[], str]) -> None:
+    """Have `kept()` say, after Ctrl-C or SIGTERM, what the command at hand leaves and how to go on."""
+    global _kept
+    _kept = kept
+
+
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
     from insclr.cli import evaluation, photos, search, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    say_when_stopped(lambda: _GO_ON)
     try:
         with _stopped_in_order():
+            _require_text(sys.argv)
             app()
     except UserError as error:
         _end(str(error), 2)
     except _Stopped as stopped:
-        _end(f"stopped. {_GO_ON}", 128 + stopped.number)
+        _end(f"stopped. {_kept() if _kept else _GO_ON}", 128 + stopped.number)
     except OSError as error:
         sentence = _disk_sentence(error)
         if sentence is None:
             raise
         _end(sentence, 2)
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Refuse names whose bytes are no UTF-8: neither a store nor a table nor a page could hold them."""
+    for argument in arguments:
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            raise UserError(f"{argument}: this name is not UTF-8 text. Rename the file or folder.")
 
 
 def _disk_sentence(error: OSError) -> str | None:

@@ -1,27 +1,14 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from insclr.cli import app
-from insclr.cli.photos import Images
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from insclr.data.decode import Box
-    from insclr.data.images import ImageList
-    from insclr.evaluation.protocol import RetrievalProtocol
-    from insclr.evaluation.results import LabelResult, ProtocolResult
-    from insclr.model.model_file import Model
-    from insclr.retrieval.rerank import Reranker
+from insclr.cli import app, say_when_stopped
+from insclr.cli.photos import Images, listed
 
 
 class Unit(StrEnum):
@@ -34,6 +21,7 @@ class Unit(StrEnum):
 ModelName = Annotated[
     str, typer.Argument(help="Run folder, model file, or pretrained:NAME.", metavar="MODEL")
 ]
+Weights = Annotated[str, typer.Option(help="With pretrained:NAME: file with the backbone's weights.")]
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
@@ -45,17 +33,19 @@ def embed(
     model: ModelName,
     images: Images,
     out: Annotated[Path, typer.Option(help="Result: .parquet or .npz.")],
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
-    from insclr.data.images import list_images
+    from insclr.api import load
     from insclr.retrieval.descriptor_file import describe_to_file
 
-    found = _load(model, size, fit, scales, device)
-    typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
+    say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
+    found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device)
+    typer.echo(describe_to_file(found, listed(images), out, found.recipe.descriptor))
 
 
 @app.command()
@@ -75,59 +65,32 @@ def evaluate(
     rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
-    from insclr.data.labels import read_labels
-    from insclr.errors import UserError
-    from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.evaluation.protocols import load_protocol
-    from insclr.retrieval.describe import describe_images
-    from insclr.retrieval.rerank import rerank as find_reranker
+    from insclr.api import evaluate as measure
 
-    if (labels is None) == (not protocol) or (protocol and root is None):
-        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    reranker = find_reranker(rerank) if rerank else None
-    result: LabelResult | ProtocolResult
-    # What can be wrong with the truth is told before the model is loaded.
-    if labels is not None:
-        truth = read_labels(labels)
-        require_images(truth, allow_missing=allow_missing)
-        found = _load(model, size, fit, scales, device)
-        vectors = describe_images(found, truth.images, boxes=truth.boxes)
-        result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
-    else:
-        assert root is not None
-        benchmark = load_protocol(protocol, root, ground_truth)
-        found = _load(model, size, fit, scales, device)
-        result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
+    result = measure(
+        model,
+        labels,
+        protocol=protocol,
+        root=root,
+        ground_truth=ground_truth,
+        distractors=distractors,
+        rerank=rerank,
+        allow_missing=allow_missing,
+        weights=weights,
+        size=size,
+        fit=fit,
+        scales=scales,
+        device=device,
+    )
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
-
-
-def _on_benchmark(
-    model: "Model",
-    benchmark: "RetrievalProtocol",
-    distractors: Path | None,
-    reranker: "Reranker | None",
-    allow_missing: bool,
-) -> "ProtocolResult":
-    from insclr.evaluation.evaluate import evaluate_protocol, read_distractors
-    from insclr.retrieval.describe import describe_images
-
-    def describe(images: "ImageList", boxes: "Sequence[Box | None] | None") -> "Tensor":
-        return describe_images(model, images, boxes=boxes)
-
-    return evaluate_protocol(
-        benchmark,
-        describe,
-        reranker,
-        distractors=read_distractors(distractors, describe) if distractors else None,
-        allow_missing=allow_missing,
-    )
 
 
 @app.command()
@@ -141,6 +104,7 @@ def compare(
     ] = None,
     by: Annotated[Unit, typer.Option(help="What is resampled.")] = Unit.query,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
+    weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
@@ -148,39 +112,35 @@ def compare(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
-    from insclr.data.labels import read_labels
+    from insclr.api import compare as compare_models
     from insclr.errors import UserError
-    from insclr.evaluation.compare import compare as compare_results
-    from insclr.evaluation.evaluate import evaluate_labels, require_images
-    from insclr.report.comparison import write_comparison
-    from insclr.retrieval.describe import describe_images
 
-    if len(models) < 2 or len(set(models)) < len(models):
+    if len(set(models)) < len(models):
         raise UserError("Name two or more different models to compare.")
-    truth = read_labels(labels)
-    require_images(truth, allow_missing=allow_missing)
-    results = {}
-    for name in models:
-        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
-        results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
-    comparison = compare_results(results, unit=by.value)
+    comparison = compare_models(
+        {name: with_weights(name, weights if name.startswith("pretrained:") else "") for name in models},
+        labels,
+        by=by.value,
+        page=page,
+        allow_missing=allow_missing,
+        size=size,
+        fit=fit,
+        scales=scales,
+        device=device,
+    )
     typer.echo(comparison.table())
     _write_json(json_file, comparison.to_json())
     if page:
-        write_comparison(comparison, page, models[0], models[-1])
         typer.echo(f"page    {page}")
 
 
-def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
-    """The model on its device; its recipe says how images are described, with the user's changes."""
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.describe import descriptor_settings
+def with_weights(model: str, weights: str) -> str:
+    """The model's name, joined with its weights file where one is given."""
+    if not weights:
+        return model
+    from insclr.model.model_file import with_weights as join
 
-    found = resolve_model(name)
-    place(found.network, device)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    return replace(found, recipe=found.recipe.with_(descriptor=settings))
+    return join(model, weights)
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

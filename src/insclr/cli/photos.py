@@ -1,11 +1,14 @@
 """Commands about collections: check, demo-data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from insclr.cli import app
+
+if TYPE_CHECKING:
+    from insclr.data.images import ImageList
 
 Images = Annotated[
     Path,
@@ -13,6 +16,17 @@ Images = Annotated[
         help="Folder of photos, .txt list, or .csv/.parquet with a path column.", metavar="IMAGES"
     ),
 ]
+
+
+def listed(images: Path) -> "ImageList":
+    """The images that a command is given; what lies beside them and is not read is told on the error output."""
+    from insclr.data.formats import not_read_lines
+    from insclr.data.images import list_images
+
+    found = list_images(images)
+    for line in not_read_lines(found.not_read):
+        typer.echo(line, err=True)
+    return found
 
 
 @app.command()

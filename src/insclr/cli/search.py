@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from insclr.cli import app
-from insclr.cli.evaluation import Device, ModelName
-from insclr.cli.photos import Images
+from insclr.cli import app, say_when_stopped
+from insclr.cli.evaluation import Device, ModelName, Weights, with_weights
+from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
     from insclr.data.decode import Box
@@ -29,21 +29,21 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
     ] = False,
+    weights: Weights = "",
     device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.cells import one_line
-    from insclr.data.images import list_images
     from insclr.model.device import place
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
 
+    say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
+    model = with_weights(model, weights)
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(
-        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
-    )
+    report = index_images(ModelDescriber(model, found), listed(images), store, prune=prune, verify=verify)
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
@@ -116,6 +116,7 @@ def search(
     rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
+    weights: Weights = "",
     device: Device = "auto",
 ) -> None:
     """Find every photo of the thing in a photo."""
@@ -123,7 +124,9 @@ def search(
 
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
     part = _parse_box(box) if box else None
-    for found in search_files(store, query, asked, box=part, model=model, device=device):
+    for found in search_files(
+        store, query, asked, box=part, model=with_weights(model, weights), device=device
+    ):
         if as_json or query.is_dir():
             typer.echo(json.dumps(found.to_json()))
         else:
@@ -201,6 +204,7 @@ def serve(
     ] = True,
     token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
+    weights: Weights = "",
     device: Device = "auto",
 ) -> None:
     """Search by photo in the browser."""
@@ -224,7 +228,7 @@ def serve(
         originals=originals,
         proxy=proxy,
     )
-    stores = open_served([store, *([before] if before else [])], [model], device)
+    stores = open_served([store, *([before] if before else [])], [with_weights(model, weights)], device)
     # Only a token that nobody has seen yet is shown.
     query = f"?token={settings.token}" if make_token else "?token=..." if settings.token else ""
     typer.echo(f"open {settings.address}{query} (Ctrl-C stops it)")

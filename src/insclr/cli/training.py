@@ -1,15 +1,18 @@
 """Commands that make models: recipes, train, whiten."""
 
 import os
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from insclr.cli import app
-from insclr.cli.evaluation import Device
-from insclr.cli.photos import Images
+from insclr.cli import app, say_when_stopped
+from insclr.cli.evaluation import Device, ModelName, Weights
+from insclr.cli.photos import Images, listed
+
+_SHOWN = 5  # of the photos that were left out
 
 
 class Budget(StrEnum):
@@ -35,9 +38,16 @@ def recipes(
 
 @app.command()
 def train(
-    images: Images,
     out: Annotated[Path, typer.Option(help="The run folder.")],
-    recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "default",
+    images: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of photos, .txt list, or .csv/.parquet with a path column; not needed with --resume."
+        ),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="A recipe's name or a TOML file; empty = default, or that of the resumed run.")
+    ] = "",
     minutes: Annotated[
         float | None, typer.Option(help="Time for the rounds that train more than the last layer.")
     ] = None,
@@ -49,24 +59,29 @@ def train(
         Path | None,
         typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run; it remembers its options.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     cache: Annotated[
         Path | None, typer.Option(help="Keep features here, for other runs on these images.")
     ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
-    from insclr.jobs.train import train as train_model
+    from insclr.progress import working
+
+    say_when_stopped(lambda: _kept_of(out))
+    with working("starting"):
+        from insclr.jobs.train import train as train_model
 
     changes = list(change or [])
-    if minutes is not None:
-        changes.append(f"minutes={float(minutes)}")
     if weights:
         changes.append(f"network.weights={weights!r}")
     train_model(
         images,
         out,
-        recipe,
+        recipe or None,
+        minutes=minutes,
         changes=tuple(changes),
         labels=labels,
         resume=resume,
@@ -74,12 +89,40 @@ def train(
         cache=cache,
     )
     if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
-        typer.echo(f"model   {out / 'model.safetensors'}\nreport  {out / 'report.html'}")
+        typer.echo("\n".join(_end_of_run(out)))
+
+
+def _kept_of(out: Path) -> str:
+    """What a stopped training leaves, and how to go on."""
+    from insclr.run_folder import RunReader, kept_recipe
+
+    if kept_recipe(out) is None:
+        return "Nothing was written yet."
+    return (
+        f"{out} keeps {RunReader(out).progress()}. Go on: insclr train --resume --out {shlex.quote(str(out))}"
+    )
+
+
+def _end_of_run(out: Path) -> list[str]:
+    """Where the results are, what was left out and why, and the next command."""
+    from insclr.data.cells import one_line
+    from insclr.data.formats import not_read_lines
+    from insclr.run_folder import RunReader
+
+    run = RunReader(out)
+    lines = [f"model   {out / 'model.safetensors'}", f"report  {run.report_file}"]
+    left_out = list(run.skipped().items())
+    if left_out:
+        lines.append(f"left out: {len(left_out)} of {len(run.images())} photos (all in {run.skipped_file})")
+        lines += [one_line(f"  {path}: {reason}") for path, reason in left_out[:_SHOWN]]
+    lines += not_read_lines(run.images().not_read)
+    source = shlex.quote(str(run.option("images") or run.images().root))
+    return [*lines, f"next    insclr index {shlex.quote(str(out))} {source} --store STORE"]
 
 
 @app.command()
 def whiten(
-    model: Annotated[str, typer.Argument(help="Run folder, model file, or pretrained:NAME.")],
+    model: ModelName,
     images: Images,
     out: Annotated[Path, typer.Option(help="The new model file (.safetensors).")],
     dim: Annotated[int, typer.Option(help="Length of the new descriptor; 0 = as long as it can be.")] = 0,
@@ -87,17 +130,15 @@ def whiten(
     labels: Annotated[
         Path | None, typer.Option(help="CSV (path, instance): supervised whitening Lw.")
     ] = None,
+    weights: Weights = "",
     device: Device = "auto",
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
-    from insclr.data.images import list_images
+    from insclr.api import load
     from insclr.jobs.whiten import whiten_model
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
 
-    found = resolve_model(model)
-    place(found.network, device)
-    whiten_model(found, list_images(images), out, dim=dim, power=power, labels=labels)
+    found = load(model, weights=weights, device=device)
+    whiten_model(found, listed(images), out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from insclr.data.decode import BadImage, decode
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.views import plain_view, to_pixels
 from insclr.errors import UserError
@@ -189,7 +190,7 @@ def _absolute(images: ImageList, i: int) -> Path:
 
 def _stamp(file: Path) -> tuple[int, int]:
     try:
-        status = file.stat()
+        status = on_disk(file).stat()
     except OSError:
         return 0, -1
     return status.st_mtime_ns, status.st_size

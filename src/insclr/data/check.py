@@ -3,19 +3,21 @@
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
+from insclr.data.formats import OTHER, RAW_PHOTO, VIDEO, not_read_lines, source_kind
 from insclr.data.images import ImageList
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 
 _CHUNK = 256  # images handed to the threads at once
+_FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 _T = TypeVar("_T")
 
 
@@ -36,6 +38,7 @@ class CheckReport:
     sides: SideStats | None  # None when no image is readable
     unreadable: tuple[tuple[str, str], ...]  # (path, reason), in the collection's order
     duplicates: tuple[tuple[str, ...], ...]  # groups of readable images with the same bytes
+    not_read: Mapping[str, int] = field(default_factory=dict)  # other files by kind
 
     @property
     def usable(self) -> int:
@@ -47,6 +50,9 @@ class CheckReport:
         """How many images are copies of another one."""
         return sum(len(group) - 1 for group in self.duplicates)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """The text for a person: totals first, then one line for every unreadable image and every group."""
         found = [f"{self.total} images: {self.usable} usable, {len(self.unreadable)} unreadable"]
@@ -57,6 +63,9 @@ class CheckReport:
             found.append(f"longest side: {smallest} to {largest} px, median {median}")
         groups = f" in {len(self.duplicates)} groups" if self.duplicates else ""
         found.append(f"exact duplicates: {self.surplus}{groups}")
+        found += not_read_lines(self.not_read)
+        if others := self.not_read.get(OTHER):
+            found.append(f"{others} other file{'s' if others > 1 else ''}")
         found += [f"unreadable: {path}: {reason}" for path, reason in self.unreadable]
         found += [f"duplicates: {' = '.join(group)}" for group in self.duplicates]
         return [one_line(line) for line in found]
@@ -80,7 +89,7 @@ def check_images(images: ImageList, workers: int = 2) -> CheckReport:
             bar.advance(unreadable=len(unreadable))
     stats = SideStats(min(sides), int(statistics.median(sides)), max(sides)) if sides else None
     duplicates = _duplicates(images, by_size.values(), workers)
-    return CheckReport(len(images), formats, stats, tuple(unreadable), duplicates)
+    return CheckReport(len(images), formats, stats, tuple(unreadable), duplicates, images.not_read)
 
 
 class _Seen(NamedTuple):
@@ -95,7 +104,11 @@ def _inspect(file: Path) -> _Seen | str:
         content = read_image_bytes(file)
         header = read_header(content)
         decode(content, longest=1)  # all of the file is read, whatever the size of the image made of it
-        return _Seen(header.format, max(header.width, header.height), len(content))
+        return _Seen(
+            _FORMAT_OF_KIND.get(source_kind(file), header.format),
+            max(header.width, header.height),
+            len(content),
+        )
     except BadImage as bad:
         return bad.reason
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import pillow_heif
 from PIL import Image, ImageFile, ImageOps
+from pillow_heif import register_heif_opener
 
 from insclr.data.decode_limits import (
     MAX_FILE_BYTES,
@@ -20,6 +22,7 @@ from insclr.data.decode_limits import (
     affordable,
     require_few_pixels,
 )
+from insclr.data.formats import RAW, VIDEOS, split_frame
 from insclr.errors import UserError
 from insclr.files import read_bytes
 
@@ -28,7 +31,7 @@ __all__ = ["BadImage", "Box", "Header", "crop_box", "decode", "read_header", "re
 logger = logging.getLogger(__name__)
 
 # Only formats that hold photos: Pillow also knows some that run other programs (EPS) or hold no image.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "HEIF")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 LARGE_PIXELS = 16_000_000
@@ -73,10 +76,11 @@ def read_header(file: Path | BinaryIO | bytes) -> Header:
 def read_image_bytes(file: Path) -> bytes:
     """The content of an image's file, read once so that what is hashed is what is decoded.
 
-    BadImage when it cannot be read.
+    For a RAW photo it is that of its preview, for a frame of a video that of the frame. BadImage when it cannot be
+    read.
     """
     with _explained():
-        return read_bytes(file, MAX_FILE_BYTES)
+        return _content(file)
 
 
 def crop_box(image: Image.Image, box: Box) -> Image.Image:
@@ -104,13 +108,28 @@ def _opened(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile
     """The image with its header read and judged, and the file's content; what goes wrong becomes BadImage."""
     with _explained():
         if isinstance(file, Path):
-            content = read_bytes(file, MAX_FILE_BYTES)
+            content = _content(file)
         elif isinstance(file, bytes):
             content = file
         else:
             file.seek(0)
             content = file.read()
         yield _open(TimedBytes(content)), content
+
+
+def _content(path: Path) -> bytes:
+    file, seconds = split_frame(path)
+    suffix = file.suffix.lower()
+    if suffix in VIDEOS:
+        from insclr.data.video import video_frame
+
+        return video_frame(file, seconds)
+    content = read_bytes(file, MAX_FILE_BYTES)
+    if suffix in RAW:
+        from insclr.data.raw import raw_preview
+
+        return raw_preview(content)
+    return content
 
 
 @contextmanager
@@ -140,7 +159,7 @@ def _open(stream: TimedBytes) -> ImageFile.ImageFile:
         require_few_pixels(image.width, image.height)
         image.decodermaxblock = _BLOCK
         return image
-    if prefix.startswith(_MAGIC):
+    if prefix.startswith(_MAGIC) or prefix[4:8] == b"ftyp":
         raise BadImage("corrupt: the header cannot be read")
     raise BadImage("not an image (or of an unknown format)")
 
@@ -153,6 +172,9 @@ def _openers() -> list[tuple[Callable[..., ImageFile.ImageFile], Callable[[bytes
     that belong to the whole process and may be changed by anyone.
     """
     Image.init()
+    register_heif_opener()
+    # The images of a collection are decoded side by side already.
+    pillow_heif.options.DECODE_THREADS = 1
     return [Image.OPEN[name] for name in _FORMATS if name in Image.OPEN]
 
 

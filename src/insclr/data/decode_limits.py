@@ -24,7 +24,7 @@ MAX_SECONDS = 30.0
 # Bytes a pixel as Pillow keeps it; modes that are not named take 4 (RGB too).
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 # Bytes a pixel that the decoder holds besides, measured.
-_DECODER_BYTES = {"WEBP": 12, "AVIF": 12, "TIFF": 4}
+_DECODER_BYTES = {"WEBP": 12, "AVIF": 12, "HEIF": 8, "TIFF": 4}
 _COEFFICIENT_BYTES = 2  # a component and pixel, kept of the whole image where a JPEG has several scans
 _OUTPUT_BYTES = 4
 _LARGE = 200_000_000  # bytes: above, a process decodes one image at a time

@@ -9,12 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from insclr.data.formats import (
+    NOT_UTF8,
+    PICTURES,
+    VIDEOS,
+    count_kinds,
+    is_text,
+    kind_of,
+    not_read_lines,
+    on_disk,
+)
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
+from insclr.progress import working
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
 _PROBED = 100
 
@@ -25,13 +36,15 @@ _VISIBLE_SAMPLE = 100  # files looked for to tell whether a list is of this mach
 class ImageList:
     """Images in a fixed order; an image's id is its place in `paths`.
 
-    Paths are posix and relative to `root`, or absolute where an image lies outside it. `columns` are the
-    further columns of a CSV or Parquet list, one text per image.
+    Paths are posix and relative to `root`, or absolute where an image lies outside it; a frame of a video is
+    VIDEO#t=SECONDS. `columns` are the further columns of a CSV or Parquet list, one text per image. `not_read` counts
+    by kind what else was found.
     """
 
     root: Path
     paths: tuple[str, ...]
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_read: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -44,7 +57,7 @@ class ImageList:
         """The images `ids`, in that order, numbered anew from 0."""
         ids = list(ids)
         columns = {name: tuple(values[i] for i in ids) for name, values in self.columns.items()}
-        return ImageList(self.root, tuple(self.paths[i] for i in ids), columns)
+        return ImageList(self.root, tuple(self.paths[i] for i in ids), columns, self.not_read)
 
 
 def list_images(source: str | Path) -> ImageList:
@@ -54,8 +67,11 @@ def list_images(source: str | Path) -> ImageList:
     images is a UserError.
     """
     source = Path(source).expanduser()
+    if not is_text(str(source)):
+        raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
     if is_there(source) and source.is_dir():
-        return _scan(source)
+        with working("listing the photos"):
+            return _scan(source)
     if not is_there(source):
         raise UserError(
             f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
@@ -69,7 +85,7 @@ def list_images(source: str | Path) -> ImageList:
     images = reader(source)
     if not images.paths:
         raise UserError(f"{source} lists no images: add at least two.")
-    if not any(is_there(images.file(i)) for i in range(min(len(images), _PROBED))):
+    if not any(is_there(on_disk(images.file(i))) for i in range(min(len(images), _PROBED))):
         raise UserError(
             f"{source}: {images.file(0)} does not exist, nor do the paths after it. "
             f"Paths are relative to the folder of the list, {images.root}."
@@ -94,18 +110,31 @@ def natural_key(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
 
 
 def _scan(root: Path) -> ImageList:
-    others: Counter[str] = Counter()
+    suffixes: Counter[str] = Counter()
     paths: list[str] = []
+    not_text = 0
     for file in _walk(root):
-        if file.suffix.lower() in SUFFIXES:
-            paths.append(file.relative_to(root).as_posix())
+        path, suffix = file.relative_to(root).as_posix(), file.suffix.lower()
+        if kind_of(suffix):
+            suffixes[suffix or "no suffix"] += 1
+        elif not is_text(path):
+            not_text += 1
+        elif suffix in VIDEOS:
+            from insclr.data.video import frame_names
+
+            paths += frame_names(file, path)
         else:
-            others[file.suffix.lower() or "no suffix"] += 1
+            paths.append(path)
+    not_read = count_kinds(suffixes)
+    if not_text:
+        not_read[NOT_UTF8] = not_text
     if not paths:
-        found = ", ".join(f"{n} {suffix}" for suffix, n in others.most_common(3)) or "no files at all"
-        known = " ".join(sorted(SUFFIXES))
-        raise UserError(f"{root} holds no images (found: {found}). Known image files: {known}.")
-    return ImageList(root, tuple(sorted(paths, key=natural_key)))
+        found = ", ".join(f"{n} {suffix}" for suffix, n in suffixes.most_common(3))
+        found = found or ("names that are not UTF-8" if not_text else "no files at all")
+        hint = "".join(f" {line}." for line in not_read_lines(not_read))
+        known = " ".join(sorted(PICTURES))
+        raise UserError(f"{root} holds no images (found: {found}).{hint} Known image files: {known}.")
+    return ImageList(root, tuple(sorted(paths, key=natural_key)), not_read=not_read)
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -147,7 +176,9 @@ def _read_text(source: Path) -> ImageList:
 
 
 def _read_csv(source: Path) -> ImageList:
-    reader = csv.reader(_text_of(source).splitlines(keepends=True), strict=True)
+    text = _text_of(source)
+    separator = separator_of(text)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, strict=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
     start = 1  # the line the record at hand begins on: a quoted field may hold line ends
@@ -160,7 +191,7 @@ def _read_csv(source: Path) -> ImageList:
                 if len(row) != len(header):
                     raise UserError(
                         f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
-                        "Quote a field that holds a comma."
+                        f"Quote a field that holds a {_SEPARATORS[separator]}."
                     )
                 rows.append((start, row))
             start = reader.line_num + 1
@@ -172,6 +203,16 @@ def _read_csv(source: Path) -> ImageList:
     paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
     columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
     return ImageList(source.parent, paths, columns)
+
+
+def separator_of(text: str) -> str:
+    """What separates the columns of a CSV: a comma, or what the spreadsheets of many countries write instead.
+
+    The `path` column that every list has tells them apart.
+    """
+    header = text.lstrip("\ufeff").split("\n", 1)[0]
+    columns = {sign: [name.strip().strip('"') for name in header.split(sign)] for sign in _SEPARATORS}
+    return next((sign for sign in _SEPARATORS if "path" in columns[sign]), ",")
 
 
 def _read_parquet(source: Path) -> ImageList:
@@ -205,7 +246,9 @@ def _text_of(source: Path) -> str:
 def _require_columns(source: Path, header: list[str]) -> None:
     names = ", ".join(header)
     if "path" not in header:
-        raise UserError(f"{source} has no `path` column (it has: {names}). Columns are separated by commas.")
+        raise UserError(
+            f"{source} has no `path` column (it has: {names}). Columns are separated by commas, semicolons or tabs."
+        )
     if len(set(header)) < len(header):
         raise UserError(f"{source} names a column twice ({names}): give every column its own name.")
 
@@ -229,7 +272,7 @@ def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple
 def require_visible(images: ImageList) -> None:
     """Refuse a list none of whose files is here: another process made it, on another machine."""
     step = max(1, len(images) // _VISIBLE_SAMPLE)
-    if not any(images.file(i).exists() for i in range(0, len(images), step)):
+    if not any(on_disk(images.file(i)).exists() for i in range(0, len(images), step)):
         raise UserError(
             f"This rank sees none of the images in {images.root}: mount them under the same path on every node."
         )

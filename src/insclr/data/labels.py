@@ -11,7 +11,7 @@ from torch import Tensor
 
 from insclr.arrays import Ids
 from insclr.data.decode import Box
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, separator_of
 from insclr.errors import UserError
 from insclr.files import open_text
 
@@ -106,7 +106,9 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, cells by column) of every line that is not blank, checked against the header."""
     try:
         with open_text(file, encoding="utf-8-sig", newline="") as text:
-            reader = csv.reader(text, strict=True)
+            separator = separator_of(text.readline())
+            text.seek(0)
+            reader = csv.reader(text, delimiter=separator, strict=True)
             header = [cell.strip() for cell in next(reader, [])]
             _check_header(file, header)
             for cells in reader:
@@ -155,7 +157,7 @@ def _box(file: Path, line: int, row: dict[str, str]) -> Box | None:
     if not any(cells):
         return None
     try:
-        x1, y1, x2, y2 = (float(cell) for cell in cells)
+        x1, y1, x2, y2 = (float(cell.replace(",", ".")) for cell in cells)
     except ValueError:
         raise UserError(f"{file}, line {line}: the box {','.join(cells)} is not four numbers") from None
     if not (x1 < x2 and y1 < y2):

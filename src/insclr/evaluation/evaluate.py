@@ -10,6 +10,7 @@ from torch import Tensor
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import Box
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels
 from insclr.errors import UserError
@@ -66,7 +67,7 @@ def evaluate_labels(
 
 def require_images(labels: Labels, *, allow_missing: bool = False) -> None:
     """Refuse labels whose files are not all on disk, before any of them is described."""
-    missing = [path for i, path in enumerate(labels.paths) if not labels.images.file(i).is_file()]
+    missing = [path for i, path in enumerate(labels.paths) if not on_disk(labels.images.file(i)).is_file()]
     if missing:
         _refuse("the labels", missing, len(labels), allow_missing)
 

@@ -17,6 +17,7 @@ from scipy import stats
 
 from insclr.errors import UserError
 from insclr.files import whole_file
+from insclr.progress import progress_bar
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 
@@ -188,8 +189,12 @@ def try_all(
     for entry, _, _ in jobs:
         load_recipe(entry.recipe, entry.changes)  # a wrong setting is told before hours of work
     threads = max(1, (os.cpu_count() or 1) // parallel)
-    with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(attempt, jobs))
+    done: list[Outcome | UserError] = []
+    with ThreadPoolExecutor(parallel) as pool, progress_bar("runs", len(jobs)) as bar:
+        for one in pool.map(attempt, jobs):
+            done.append(one)
+            bar.advance()
+    return done
 
 
 def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -> Outcome:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from insclr.data.images import ImageList
 from insclr.model.model_file import Model
+from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
 from insclr.run_folder import RunReader
@@ -12,26 +13,36 @@ from insclr.training.train import train as train_run
 
 
 def train(
-    images: str | Path | ImageList,
+    images: str | Path | ImageList | None,
     out: str | Path,
-    recipe: str | Path | Recipe = "default",
+    recipe: str | Path | Recipe | None = None,
     *,
+    minutes: float | None = None,
     changes: tuple[str, ...] = (),
     labels: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
-    cache: Path | None = None,
+    cache: str | Path | None = None,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
 
-    `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP, but for recipes
-    that say SUPERVISED. `resume` goes on with an interrupted run. `cache` keeps pooled features for other runs on the
-    same images.
+    `recipe` is a name (`insclr recipes` lists them; "default" if none is given), a TOML file or a Recipe. `minutes`
+    is the time for the rounds that train more than the last layer. `changes` are `key=value` settings of the recipe.
+    `labels` serve only to log precision and mAP, but for recipes that say SUPERVISED. `resume` goes on with an
+    interrupted run, which remembers all the rest: `train(None, out, resume=True)`. `cache` keeps features for other
+    runs on the same images.
+
+    >>> model = insclr.train("PHOTOS", "RUN", "fast")
+    >>> model.network.dim
+    512
     """
+    if minutes is not None:
+        changes = (*changes, f"minutes={float(minutes)}")
     model = train_run(
         images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache
     )
     # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
     if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):
-        write_report(out)
+        with working("writing the report"):
+            write_report(out)
     return model

@@ -28,12 +28,16 @@ _PRETRAINED_DESCRIPTOR = DescriptorRecipe(size=224, fit="square", scales=(1.0,))
 
 @dataclass(frozen=True)
 class Model:
-    """A network ready to describe images, the recipe it came from, and a name for its exact weights."""
+    """A network ready to describe images, the recipe it came from, and a name for its exact weights.
+
+    `source` is what `resolve_model` takes to find it again.
+    """
 
     network: DescriptorNetwork
     recipe: Recipe
     fingerprint: str
     notes: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
 
 
 def save_model(
@@ -78,20 +82,35 @@ def load_model(path: Path | str) -> Model:
     if what := misfits(weights, wanted, wanted):
         raise UserError(f"The tensors in {path} are not those of its recipe: {what}. Copy or train it again.")
     network.load_state_dict(weights)
-    return Model(network, recipe, expected[:16], notes)
+    return Model(network, recipe, expected[:16], notes, str(path.absolute()))
 
 
-def resolve_model(name: str | Path, weights: str = "") -> Model:
-    """The model a user names: a run folder, a model file, or `pretrained:BACKBONE`."""
+def with_weights(name: str | Path, weights: str | Path = "") -> str:
+    """The name of a pretrained backbone with the file that its weights are in: pretrained:BACKBONE@FILE.
+
+    A store keeps this name, so the file is found again from any folder.
+    """
+    if not weights or "@" in str(name):
+        return str(name)
+    if not str(name).startswith(_PRETRAINED):
+        raise UserError(
+            f"--weights goes with a model named pretrained:NAME, not with {str(name) or 'none'!r}: "
+            "a trained model has weights of its own."
+        )
+    return f"{name}@{Path(weights).absolute()}"
+
+
+def resolve_model(name: str | Path) -> Model:
+    """The model a user names: a run folder, a model file, `pretrained:BACKBONE` or `pretrained:BACKBONE@WEIGHTS`."""
     if str(name).startswith(_PRETRAINED):
-        backbone = str(name).removeprefix(_PRETRAINED)
+        backbone, _, weights = str(name).removeprefix(_PRETRAINED).partition("@")
         recipe = Recipe(
             name=str(name),
             network=NetworkRecipe(backbone=backbone, weights=weights, dim=0),
             descriptor=_PRETRAINED_DESCRIPTOR,
         )
         network = create_network(recipe.network)
-        return Model(network, recipe, _digest(network.state_dict(), {})[:16])
+        return Model(network, recipe, _digest(network.state_dict(), {})[:16], source=str(name))
     path = Path(name)
     if path.is_dir():
         if not (path / MODEL_NAME).is_file():

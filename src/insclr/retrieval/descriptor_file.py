@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
@@ -166,7 +167,7 @@ def _write(file: Path, rows: DescriptorTable) -> None:
 
 def _stamp(file: Path) -> _Stamp:
     try:
-        status = file.stat()
+        status = on_disk(file).stat()
     except OSError:
         return (-1, -1)  # extraction will say what is wrong with it
     return status.st_size, status.st_mtime_ns

@@ -1,7 +1,7 @@
 """Bring a store up to date with a list of images, doing only what has changed since the last time."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.files import content_hash, is_there
-from insclr.progress import progress_bar
+from insclr.progress import progress_bar, working
 from insclr.retrieval.describer import Describer
 from insclr.retrieval.score import calibrate_store
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
@@ -30,6 +31,7 @@ class IndexReport:
     vanished: int = 0  # rows whose file is not in the list, kept without `prune`
     total: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
 
     def summary(self) -> str:
         """One line for people."""
@@ -83,8 +85,9 @@ def index_images(
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
             run.drop_unlisted(prune)
-            calibrate_store(store)
-            return replace(run.report, total=store.count())
+            with working("calibrating the score"):
+                calibrate_store(store)
+            return replace(run.report, total=store.count(), not_read=images.not_read)
     finally:
         store.close()
 
@@ -129,7 +132,7 @@ class _Run:
 
     def drop_unlisted(self, prune: bool) -> None:
         """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
-        there = {path for i, path in enumerate(self.paths) if is_there(self.images.file(i))}
+        there = {path for i, path in enumerate(self.paths) if is_there(on_disk(self.images.file(i)))}
         gone = [path for path in self.known if path not in there]
         if prune and gone:
             self.store.delete(gone)
@@ -141,18 +144,12 @@ class _Run:
         for i in part:
             path, file = self.paths[i], self.images.file(i)
             try:
-                path.encode()
                 # Looked at before the content is read: a change in between shows up as a change next time.
-                state = file.stat()
+                state = on_disk(file).stat()
                 row = self.known.get(path)
                 same = row and (row.image.size, row.image.mtime) == (state.st_size, state.st_mtime_ns)
                 known = row.image.hash if row and same and not self.verify else ""
                 content = known or content_hash(read_image_bytes(file))
-            except UnicodeEncodeError:
-                self.report.skipped.add(
-                    self.images.paths[i], "name is not valid text (UTF-8): rename the file"
-                )
-                continue
             except OSError as error:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
@@ -160,6 +157,9 @@ class _Run:
                 self.report.skipped.add(self.images.paths[i], bad.reason)
                 continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
+            if not columns and row is not None:
+                # A folder has no columns to give: it says nothing about those that a table gave before.
+                columns = dict(row.image.columns)
             yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:

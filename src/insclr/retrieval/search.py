@@ -10,6 +10,7 @@ import numpy as np
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, Box, decode
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
@@ -95,7 +96,7 @@ def search_files(
 
     An unreadable image is a UserError when it is the only one; among others it is passed over with a reason.
     """
-    single = query.is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
+    single = on_disk(query).is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
     store = open_store(uri)
     try:

@@ -6,7 +6,7 @@ so that a million images cost no memory and the ranks of a node share the pages.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from insclr.data.augment import Augmentation
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
@@ -91,17 +92,17 @@ def pooled_features(
             crop=crop,
             augmentation=augmentation,
         )
-        starts = range(0, len(images), _BLOCK)
-        missing = ranks.from_first(_missing(home, starts))[ranks.rank :: ranks.world]
-        with progress_bar(title, len(missing) * _BLOCK) as bar:
-            for start in missing:
-                ids = list(range(start, min(start + _BLOCK, len(images))))
-                _write_block(
-                    _block(home, start), network, images, ids, spec, seed, workers, kind, bar.advance
-                )
+        blocks = [range(start, min(start + _BLOCK, len(images))) for start in range(0, len(images), _BLOCK)]
+        missing = ranks.from_first([block for block in blocks if not _block(home, block.start).exists()])
+        own = missing[ranks.rank :: ranks.world]
+        total = sum(map(len, own)) if not ranks.alone else len(images)
+        with progress_bar(title, total, done=total - sum(map(len, own))) as bar:
+            for block in own:
+                file = _block(home, block.start)
+                _write_block(file, network, images, list(block), spec, seed, workers, kind, bar.advance)
         ranks.barrier()
         if ranks.first:
-            _join(home, [_block(home, start) for start in starts], views)
+            _join(home, [_block(home, block.start) for block in blocks], views)
         ranks.barrier()
     return _open(home, skipped)
 
@@ -115,10 +116,6 @@ def plain_features(
     """
     spec = ViewSpec(plain_size=size, augmented=0)
     return _describe(network, images, ids, spec, 0, workers, _pooled, skipped, lambda _: None)["plain"]
-
-
-def _missing(home: Path, starts: Iterable[int]) -> list[int]:
-    return [start for start in starts if not _block(home, start).exists()]
 
 
 def _write_block(
@@ -259,9 +256,9 @@ def _key(network: DescriptorNetwork, images: ImageList, settings: str, maps: boo
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for number, path in enumerate(images.paths):
-        digest.update(path.encode(errors="surrogateescape"))
+        digest.update(path.encode())
         try:
-            status = images.file(number).stat()
+            status = on_disk(images.file(number)).stat()
         except OSError:
             continue
         digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())

@@ -96,6 +96,7 @@ def train_round(this: Round) -> Trained:
             if planned:
                 pace = (time.monotonic() - began) / step
                 steps = this.ranks.from_first(max(step, min(recipe.steps, int(this.seconds / pace))))
+                bar.expect(steps)
                 this.tracker.event(this.number, "planned", step=step, steps=steps, seconds_per_step=pace)
             if step % this.checkpoint_every == 0 or planned or step >= steps:
                 _checkpoint(this, step, steps, time.monotonic() - began, optimizer)

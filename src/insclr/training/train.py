@@ -3,6 +3,7 @@
 import copy
 import logging
 import shutil
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from insclr.data.images import ImageList, list_images, require_usable, require_visible
-from insclr.data.labels import match_instances, read_labels
+from insclr.data.images import ImageList, require_usable, require_visible
+from insclr.data.labels import Labels, match_instances
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
-from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
@@ -22,14 +22,17 @@ from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
 from insclr.model.refined import RefinedLinear
+from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, joined
-from insclr.recipe import Recipe, RoundRecipe, load_recipe
+from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
+from insclr.training.plan import Plan
+from insclr.training.request import remembered, wanted_images, wanted_labels, wanted_recipe
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures
 from insclr.training.schedule import seconds_for_round
@@ -41,39 +44,46 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    images: str | Path | ImageList,
+    images: str | Path | ImageList | None,
     out: str | Path,
-    recipe: str | Path | Recipe = "default",
+    recipe: str | Path | Recipe | None = None,
     *,
     changes: tuple[str, ...] = (),
     labels: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
-    cache: Path | None = None,
+    cache: str | Path | None = None,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images.
+    pooled features for other runs on the images. A resumed run remembers its images, recipe, labels and cache.
     """
-    if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, changes)
+    out = Path(out)
+    wanted = wanted_recipe(out, recipe, changes, resume)
     chosen = pick_device(device)  # before anything is made
-    supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
-    if supervised and labels is None:
-        raise UserError(
-            f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
-        )
     with joined() as ranks:
-        for each in recipe.rounds:
+        for each in wanted.rounds:
             if each.train == "all":
                 ranks.share(each.tuples)  # refuses too many ranks now rather than in hours
         with ranks.in_turn():
-            listed = images if isinstance(images, ImageList) else list_images(images) if ranks.first else None
-            run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
+            listed = wanted_images(images, out, resume) if ranks.first else None
+            given = {
+                "images": None if isinstance(images, ImageList) else images,
+                "labels": labels,
+                "cache": cache,
+            }
+            truth = wanted_labels(wanted, labels or remembered(out, "labels", resume), listed)
+            run = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
         if not ranks.from_first(run.finished):
-            with run.writing() if ranks.first else nullcontext():
-                _Training(run, recipe, listed, labels, chosen, cache, ranks).complete()
+            features = Path(cache) if cache else run.option("cache") or run.cache
+            try:
+                with run.writing() if ranks.first else nullcontext():
+                    _Training(run, wanted, listed, truth, chosen, features, ranks).complete()
+            except BaseException:
+                if ranks.first:
+                    run.abandon()
+                raise
         return load_model(run.path / MODEL_NAME)
 
 
@@ -85,9 +95,9 @@ class _Training:
         run: RunFolder,
         recipe: Recipe,
         images: ImageList | None,
-        labels: str | Path | None,
+        labels: Labels | None,
         device: torch.device,
-        cache: Path | None,
+        cache: Path,
         ranks: Ranks,
     ) -> None:
         self.run = run
@@ -104,25 +114,28 @@ class _Training:
             self.listed = run.images(images)
         if not ranks.first:
             require_visible(self.listed)
-        self.features = RoundFeatures(
-            recipe, self.listed, cache or run.path / "cache", self.workers, self.skipped, ranks
-        )
-        self.labels = read_labels(labels) if labels else None
+        self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks)
+        self.labels = labels
 
     def complete(self) -> None:
         """Do what is still to be done and write the model."""
         run, ranks = self.run, self.ranks
         torch.manual_seed(self.recipe.seed)
-        self.network = create_network(self.recipe.network).to(self.device)
+        with working("loading the network"):
+            self.network = create_network(self.recipe.network).to(self.device)
         done = ranks.from_first(run.finished_rounds())
+        self.plan = Plan(self.recipe, len(self.listed), done)
+        say(self.plan.line())
         self.tracker = Tracker(run.path, after=run.resume_point()) if ranks.first else SilentTracker()
         try:
             if done:
                 run.load_round(done, self.network)
-            self._start(done)
-            for index in range(done, len(self.recipe.rounds)):
-                self._round(index)
-            self._finish()
+            with followed_by(self.plan.seconds_after):
+                self._start(done)
+                for index in range(done, len(self.recipe.rounds)):
+                    self._round(index)
+                with working("finishing the model"):
+                    self._finish()
         finally:
             self.tracker.close()
             if ranks.first:
@@ -136,7 +149,10 @@ class _Training:
             needs = create_method(first.method).needs
             if self.recipe.network.start == "views":
                 needs = replace(needs, views=True)
-            features = self.features.pooled(self.network, first, needs)
+            began = time.monotonic()
+            with working("looking at the photos"):
+                features = self.features.pooled(self.network, first, needs)
+            self.plan.described(len(features.seen) * (1 + len(features.views)), time.monotonic() - began)
         with ranks.in_turn():
             usable = run.usable(features.seen if features else None)
         self.skipped.add_others(self.listed, usable.tolist())
@@ -147,7 +163,8 @@ class _Training:
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
         if features is not None and ranks.first:
-            self._start_fc(features.of(usable))
+            with working("measuring the collection"):
+                self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
         self.watch = Watch(run, self.tracker, self.images, self.instances, ranks)
@@ -173,24 +190,30 @@ class _Training:
                 "round %d LEARNS FROM THE LABELS (%s): no unsupervised result", number, recipe.method.name
             )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
-        start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
-        prepared = self._prepare(method, recipe, start)
-        self.watch.start(number, start, prepared, labels_used=method.needs.labels)
+        self.plan.begin_round(index)
+        with working(f"round {number}: looking for photos of the same thing"):
+            start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
+            prepared = self._prepare(method, recipe, start)
+            self.watch.start(number, start, prepared, labels_used=method.needs.labels)
         found = prepared.positives_per_image
         if self.recipe.guard and found is not None and found < MIN_POSITIVES:
             self.watch.skipped(number, found)
             self._end_round(number)
             return
-        self.watch.inspect(number, "start", method, prepared)
-        before = self._health(start) if self.recipe.guard else None
-        kept = copy.deepcopy(self.network.state_dict())
-        trained = self._train(self._make_round(index, recipe, method, prepared))
-        if before is not None:
-            self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
-        if number == len(self.recipe.rounds) and method.needs.plain:
-            # Its banks are as new as they get; a method that decides once a round is asked again in the end.
-            self.watch.inspect(number, "end", method, prepared)
-        self._end_round(number)
+        with working(f"round {number}: before it begins"):
+            self.watch.inspect(number, "start", method, prepared)
+            before = self._health(start) if self.recipe.guard else None
+            kept = copy.deepcopy(self.network.state_dict())
+            this = self._make_round(index, recipe, method, prepared)
+        trained = self._train(this)
+        self.plan.end_round(trained.steps)
+        with working(f"round {number}: looking at what it learned"):
+            if before is not None:
+                self._keep_or_step_back(number, recipe, method.needs, before, kept, trained)
+            if number == len(self.recipe.rounds) and method.needs.plain:
+                # Its banks are as new as they get; a method that decides once a round is asked again in the end.
+                self.watch.inspect(number, "end", method, prepared)
+            self._end_round(number)
 
     def _round_start(
         self, number: int, recipe: RoundRecipe, needs: Needs, *, untrained_fc: bool = False

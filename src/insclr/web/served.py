@@ -10,6 +10,7 @@ import numpy as np
 
 from insclr.arrays import Descriptors
 from insclr.data.decode_limits import MAX_PIXELS
+from insclr.data.formats import on_disk
 from insclr.files import is_there, whole_file
 from insclr.retrieval.columns import Column, columns_of
 from insclr.retrieval.describer import Describer
@@ -86,7 +87,7 @@ class ServedStore:
         name = row.image.hash
         file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
         source = self.file(row)
-        if file.exists() and is_there(source):
+        if file.exists() and is_there(on_disk(source)):
             return file.read_bytes()
         small = decoders.jpeg(source, THUMBNAIL, 82, MAX_PIXELS)
         try:

@@ -1,0 +1,311 @@
+"""What the command line can, as functions: `import insclr` shows them all.
+
+A model is a `Model`, or what names one: a run folder, a model file or pretrained:NAME. Images are a folder, a list
+file, an `ImageList`, one path or several. The examples assume a folder PHOTOS and the run RUN of `insclr.train`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from insclr.data.check import CheckReport, check_images
+from insclr.data.decode import Box
+from insclr.data.given import Images, Photo, Picture, as_list, as_picture, in_memory, is_several
+from insclr.data.images import ImageList
+from insclr.data.labels import read_labels
+from insclr.data.loader import default_workers
+from insclr.data.skipped import Skipped
+from insclr.errors import UserError
+from insclr.evaluation.compare import Comparison
+from insclr.evaluation.compare import compare as compare_results
+from insclr.evaluation.evaluate import evaluate_labels, evaluate_protocol, read_distractors, require_images
+from insclr.evaluation.protocols import load_protocol
+from insclr.evaluation.results import LabelResult, ProtocolResult
+from insclr.jobs.whiten import whiten_model
+from insclr.model.device import place
+from insclr.model.model_file import Model, load_model, resolve_model, with_weights
+from insclr.progress import working
+from insclr.report.cluster_sheets import write_clusters
+from insclr.report.comparison import write_comparison
+from insclr.retrieval.cluster import cluster as find_clusters
+from insclr.retrieval.describe import describe_images, descriptor_settings
+from insclr.retrieval.describer import ModelDescriber, describer_of
+from insclr.retrieval.duplicates import duplicates as find_duplicates
+from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.rerank import rerank as find_reranker
+from insclr.retrieval.search import Match, Search, search_set
+from insclr.retrieval.store import open_store
+
+AnyModel: TypeAlias = Model | str | Path
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Unit vectors (N, D), the path of each, and (path, reason) of the images that could not be read.
+
+    `not_read` counts by kind what else the folder holds, such as videos where their reader is not installed.
+    """
+
+    paths: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    unreadable: tuple[tuple[str, str], ...] = ()
+    not_read: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+class Describing(TypedDict, total=False):
+    """How a model is loaded and describes images: the options of `load`."""
+
+    weights: str | Path
+    size: int
+    fit: str
+    scales: str | Sequence[float]
+    device: str
+
+
+def load(
+    model: AnyModel,
+    *,
+    weights: str | Path = "",
+    size: int = 0,
+    fit: str = "",
+    scales: str | Sequence[float] = "",
+    device: str = "auto",
+) -> Model:
+    """The model of this name on its device: a run folder, a model file, or pretrained:NAME with `weights` or without.
+
+    `size`, `fit` ("longest" or "square") and `scales` change how it describes images.
+
+    >>> model = insclr.load("pretrained:efficientnet_lite0", size=160)
+    >>> model.recipe.descriptor.size
+    160
+    """
+    found = model if isinstance(model, Model) else resolve_model(with_weights(model, weights))
+    place(found.network, device)
+    listed = scales if isinstance(scales, str) else ",".join(map(str, scales))
+    settings = descriptor_settings(found.recipe.descriptor, size, fit, listed)
+    return replace(found, recipe=found.recipe.with_(descriptor=settings))
+
+
+def check(images: Images, *, workers: int = -1) -> CheckReport:
+    """Look at every image: how many can be read, their formats and sizes, exact duplicates, what is not read and why.
+
+    >>> report = insclr.check("PHOTOS")
+    >>> report.usable, report.unreadable
+    (24, ())
+    """
+    return check_images(as_list(images), default_workers() if workers < 0 else workers)
+
+
+def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, device: str = "auto") -> Embedded:
+    """Describe images by unit vectors: their inner product says how likely two show the same thing.
+
+    Takes a folder, a list file, one path, several paths, or images in memory (PIL or uint8 arrays). What cannot be
+    read has no row: it is listed in `unreadable` with the reason.
+
+    >>> found = insclr.embed("RUN", "PHOTOS")
+    >>> found.vectors.shape, len(found.paths), found.unreadable
+    ((24, 512), 24, ())
+    """
+    loaded = load(model, device=device)
+    describer, pictures = ModelDescriber(loaded.source, loaded), in_memory(images)
+    if pictures is not None:
+        return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
+    listed, skipped = as_list(images), Skipped()  # type: ignore[arg-type]
+    vectors, _ = describer.files(listed, skipped)
+    readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
+    paths = tuple(listed.paths[i] for i in readable)
+    return Embedded(paths, vectors[readable], tuple(skipped), listed.not_read)
+
+
+def index(
+    model: AnyModel,
+    images: Images,
+    store: str | Path,
+    *,
+    prune: bool = False,
+    verify: bool = False,
+    device: str = "auto",
+) -> IndexReport:
+    """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
+
+    `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
+
+    >>> report = insclr.index("RUN", "PHOTOS", "STORE")
+    >>> report.total, list(report.skipped)
+    (24, [])
+    """
+    loaded = load(model, device=device)
+    describer = ModelDescriber(loaded.source, loaded)
+    return index_images(describer, as_list(images), store, prune=prune, verify=verify)
+
+
+def search(
+    store: str | Path,
+    query: Photo | Sequence[Photo],
+    *,
+    box: Box | None = None,
+    top: int = 20,
+    min_score: float = 0.0,
+    where: str = "",
+    rerank: str = "",
+    model: str = "",
+    device: str = "auto",
+) -> list[Match]:
+    """The images of a store that show the thing in a photo, best first; several photos are one thing seen many times.
+
+    `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
+    such as "year >= 1900". `model` names the store's model where it has moved.
+
+    >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
+    >>> matches[0].path, matches[0].likely
+    ('thing3-1.png', True)
+    """
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
+    queries: list[Any] = list(query) if is_several(query) else [query]
+    opened = open_store(store)
+    try:
+        describer = describer_of(opened.info, model, workers=0, device=device)
+        images = [as_picture(one, None if box else describer.longest) for one in queries]
+        return search_set(opened, describer.images(images, [box] * len(images)), asked)
+    finally:
+        opened.close()
+
+
+def duplicates(store: str | Path) -> list[list[str]]:
+    """Groups of near-identical images of a store, by their paths, the largest group first.
+
+    >>> insclr.duplicates("STORE")
+    []
+    """
+    opened = open_store(store)
+    try:
+        return [[row.image.path for row in group] for group in find_duplicates(opened)]
+    finally:
+        opened.close()
+
+
+def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int = 2) -> list[list[str]]:
+    """Groups of images of the same thing, by their paths: the largest group first, in it the most typical image.
+
+    `out` is a folder for clusters.csv and contact sheets.
+
+    >>> groups = insclr.cluster("STORE", "GROUPS")
+    >>> len(groups[0]) >= 2
+    True
+    """
+    opened = open_store(store)
+    try:
+        groups = find_clusters(opened, min_size)
+        if out is not None:
+            write_clusters(groups, opened, Path(out))
+        return [[row.image.path for row in group.rows] for group in groups]
+    finally:
+        opened.close()
+
+
+def evaluate(
+    model: AnyModel,
+    labels: str | Path | None = None,
+    *,
+    protocol: str = "",
+    root: str | Path | None = None,
+    ground_truth: str | Path | None = None,
+    distractors: str | Path | None = None,
+    rerank: str = "",
+    allow_missing: bool = False,
+    **describing: Unpack[Describing],
+) -> LabelResult | ProtocolResult:
+    """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
+
+    `describing` is for `load`: weights, size, fit, scales, device.
+
+    >>> result = insclr.evaluate("RUN", "PHOTOS/labels.csv")
+    >>> 0 < result.map <= 100
+    True
+    """
+    if (labels is None) == (not protocol) or (protocol and root is None):
+        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
+    reranker = find_reranker(rerank) if rerank else None
+    # What can be wrong with the truth is told before the model is loaded.
+    if labels is not None:
+        truth = read_labels(labels)
+        require_images(truth, allow_missing=allow_missing)
+        vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
+        with working("ranking"):
+            return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+    assert root is not None
+    benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
+    loaded = load(model, **describing)
+
+    def describe(images: ImageList, boxes: Sequence[Box | None] | None) -> Tensor:
+        return describe_images(loaded, images, boxes=boxes)
+
+    others = read_distractors(Path(distractors), describe) if distractors else None
+    with working("measuring"):
+        return evaluate_protocol(
+            benchmark, describe, reranker, distractors=others, allow_missing=allow_missing
+        )
+
+
+def compare(
+    models: Mapping[str, AnyModel] | Sequence[str | Path],
+    labels: str | Path,
+    *,
+    by: Literal["query", "instance"] = "query",
+    page: str | Path | None = None,
+    allow_missing: bool = False,
+    **describing: Unpack[Describing],
+) -> Comparison:
+    """Models side by side on a labels file, with paired bootstrap intervals; `by` says what is resampled.
+
+    `page` is an HTML file for the queries where the first and the last model differ. `describing` is for `load`.
+
+    >>> comparison = insclr.compare(["pretrained:efficientnet_lite0", "RUN"], "PHOTOS/labels.csv")
+    >>> print(comparison.table().splitlines()[0].split()[0])
+    mAP
+    """
+    named: Mapping[str, Any] = models if isinstance(models, Mapping) else {str(one): one for one in models}
+    if len(named) < 2 or len(named) < len(models):
+        raise UserError("Name two or more different models to compare.")
+    truth = read_labels(labels)
+    require_images(truth, allow_missing=allow_missing)
+    results = {}
+    for name, model in named.items():
+        vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
+        results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
+    with working("comparing"):
+        comparison = compare_results(results, unit=by)
+    if page is not None:
+        write_comparison(comparison, Path(page), next(iter(named)), list(named)[-1])
+    return comparison
+
+
+def whiten(
+    model: AnyModel,
+    images: Images,
+    out: str | Path,
+    *,
+    dim: int = 0,
+    power: float = 0.5,
+    labels: str | Path | None = None,
+    device: str = "auto",
+) -> Model:
+    """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
+
+    PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can.
+
+    >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
+    16
+    """
+    loaded = load(model, device=device)
+    truth = None if labels is None else Path(labels)
+    whiten_model(loaded, as_list(images), Path(out), dim=dim, power=power, labels=truth)
+    return load_model(out)

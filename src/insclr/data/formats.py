@@ -1,0 +1,107 @@
+"""Which files hold images: what is read by itself, what needs an extra, and how a frame of a video is named."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+PICTURES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".heic", ".heif", ".avif"}
+)
+RAW = frozenset(
+    {".dng", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".sr2", ".srf", ".raf", ".orf", ".rw2"}
+    | {".pef", ".srw", ".x3f", ".erf", ".kdc", ".dcr", ".mrw", ".3fr", ".iiq", ".rwl"}
+)
+# Each with FFmpeg's name of what reads it: a file is never opened as something else, such as a list of others.
+VIDEOS = {
+    **dict.fromkeys((".mp4", ".mov", ".m4v", ".3gp", ".3g2"), "mov"),
+    **dict.fromkeys((".mkv", ".webm"), "matroska"),
+    **dict.fromkeys((".mts", ".m2ts"), "mpegts"),
+    **dict.fromkeys((".mpg", ".mpeg"), "mpeg"),
+    ".avi": "avi",
+    ".wmv": "asf",
+}
+_NO_PHOTOS = frozenset({".psd", ".jxl", ".jp2", ".svg", ".eps", ".tga", ".exr", ".xcf", ".ico", ".pdf"})
+
+# Kinds of files that are not read.
+VIDEO, RAW_PHOTO, NOT_UTF8, OTHER = "video", "RAW photo", "name that is not UTF-8", "other file"
+_EXTRAS = {RAW_PHOTO: ("raw", "rawpy"), VIDEO: ("video", "av")}
+
+_FRAME = re.compile(rf"(?s)(.*(?:{'|'.join(map(re.escape, VIDEOS))}))#t=(\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+@cache
+def can_read(kind: str) -> bool:
+    """Whether the package that reads this kind (RAW_PHOTO or VIDEO) is installed."""
+    return find_spec(_EXTRAS[kind][1]) is not None
+
+
+def kind_of(suffix: str) -> str:
+    """ "" for a file that is read as an image, else the kind it is counted under; a suffix is in lower case."""
+    if suffix in PICTURES:
+        return ""
+    if suffix in RAW:
+        return "" if can_read(RAW_PHOTO) else RAW_PHOTO
+    if suffix in VIDEOS:
+        return "" if can_read(VIDEO) else VIDEO
+    return f"{suffix} picture" if suffix in _NO_PHOTOS else OTHER
+
+
+def not_read_lines(counts: Mapping[str, int]) -> list[str]:
+    """What a folder holds that is not read, and what to do about it; other files than pictures are passed over."""
+    extras = [kind for kind in (VIDEO, RAW_PHOTO) if counts.get(kind)]
+    lines = []
+    if extras:
+        names = ",".join(sorted(_EXTRAS[kind][0] for kind in extras))
+        lines.append(f"{_counted(counts, extras)}: not read; pip install 'insclr[{names}]'")
+    if unknown := sorted(kind for kind in counts if kind.endswith(" picture")):
+        lines.append(f"{_counted(counts, unknown)}: not read; save them as JPEG or PNG")
+    if counts.get(NOT_UTF8):
+        lines.append(f"{_counted(counts, [NOT_UTF8])}: not read; rename the files")
+    return lines
+
+
+def _counted(counts: Mapping[str, int], kinds: list[str]) -> str:
+    return ", ".join(f"{counts[kind]} {_plural(kind) if counts[kind] > 1 else kind}" for kind in kinds)
+
+
+def _plural(kind: str) -> str:
+    return "names that are not UTF-8" if kind == NOT_UTF8 else f"{kind}s"
+
+
+def frame_name(video: str, seconds: float) -> str:
+    """The path of the frame of a video at this time."""
+    return f"{video}#t={seconds:.1f}"
+
+
+def split_frame(path: str | Path) -> tuple[Path, float | None]:
+    """The file that an image's path lies in, and the time of the frame where that is a video's."""
+    match = _FRAME.fullmatch(str(path))
+    return (Path(match[1]), float(match[2])) if match else (Path(path), None)
+
+
+def on_disk(path: Path) -> Path:
+    """The file that an image's path lies in: the video for one of its frames, else the path itself."""
+    return split_frame(path)[0]
+
+
+def source_kind(path: Path) -> str:
+    """VIDEO or RAW_PHOTO for an image that comes out of such a file, "" for a plain one."""
+    suffix = on_disk(path).suffix.lower()
+    return VIDEO if suffix in VIDEOS else RAW_PHOTO if suffix in RAW else ""
+
+
+def is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8, which stores, tables and pages need."""
+    return not any("\udc80" <= character <= "\udcff" for character in name)
+
+
+def count_kinds(suffixes: Mapping[str, int]) -> Counter[str]:
+    """How many files of each kind that is not read, by their suffixes."""
+    counts: Counter[str] = Counter()
+    for suffix, number in suffixes.items():
+        if kind := kind_of(suffix):
+            counts[kind] += number
+    return counts

@@ -1,0 +1,76 @@
+"""Images as a Python caller gives them: a folder, a list, paths, or images in memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from insclr.data.decode import BadImage, decode
+from insclr.data.formats import is_text, on_disk
+from insclr.data.images import ImageList, list_images
+from insclr.errors import UserError
+
+Picture: TypeAlias = Image.Image | NDArray[np.uint8]  # in memory; an array is (height, width[, 3])
+Photo: TypeAlias = str | Path | Picture
+Images: TypeAlias = str | Path | ImageList | Sequence[str | Path]
+
+_LISTS = (".txt", ".csv", ".parquet")
+
+
+def as_list(images: Images) -> ImageList:
+    """The list of what was named; a single image or several paths are a list of just these."""
+    if isinstance(images, ImageList):
+        return images
+    if isinstance(images, str | Path):
+        path = Path(images).expanduser()
+        if path.suffix.lower() in _LISTS or not on_disk(path).is_file():
+            return list_images(path)
+        images = [path]
+    paths = tuple(Path(one).expanduser().as_posix() for one in images)
+    for one in paths:
+        if not is_text(one):
+            raise UserError(f"{one}: this name is not UTF-8 text. Rename the file.")
+    if not paths:
+        raise UserError("No images were given.")
+    return ImageList(Path(), paths)
+
+
+def in_memory(images: object) -> list[Image.Image] | None:
+    """The images themselves where they are given instead of paths, as RGB."""
+    if isinstance(images, Image.Image | np.ndarray):
+        return [_as_rgb(images)]
+    if not is_several(images):
+        return None
+    given = list(images)
+    inside = [isinstance(one, Image.Image | np.ndarray) for one in given]
+    if any(inside) and not all(inside):
+        raise UserError("Give either paths or images, not both in one call.")
+    return [_as_rgb(one) for one in given] if given and all(inside) else None
+
+
+def is_several(given: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a caller gives several things, and not one path or image."""
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def _as_rgb(picture: Picture) -> Image.Image:
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.ndim not in (2, 3):
+            raise UserError(
+                f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
+            )
+        picture = Image.fromarray(picture)
+    return picture.convert("RGB")
+
+
+def as_picture(photo: Any, longest: int | None) -> Image.Image:
+    """The image itself, or that of a path, decoded as `decode` does with `longest`."""
+    if isinstance(photo, Image.Image | np.ndarray):
+        return _as_rgb(photo)
+    try:
+        return decode(Path(photo), longest)
+    except BadImage as bad:
+        raise UserError(f"{photo} cannot be searched for: {bad.reason}") from bad

@@ -1,0 +1,52 @@
+"""What a run is asked for: recipe, images and labels as the user gives them, or as a resumed run remembers them."""
+
+from pathlib import Path
+
+from insclr.data.images import ImageList, list_images
+from insclr.data.labels import Labels, match_instances, read_labels
+from insclr.errors import UserError
+from insclr.recipe import Recipe, load_recipe
+from insclr.run_folder import RunReader, kept_recipe
+
+
+def wanted_recipe(
+    out: Path, recipe: str | Path | Recipe | None, changes: tuple[str, ...], resume: bool
+) -> Recipe:
+    """The recipe that was asked for; a resumed run has its own."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    kept = kept_recipe(out) if resume else None
+    return load_recipe(recipe or kept or "default", changes)
+
+
+def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:
+    """The images of the run: as they were when it began, if it is resumed."""
+    kept = RunReader(out).images() if resume and kept_recipe(out) else None
+    if kept is not None and len(kept):
+        return kept
+    source = images if images is not None else remembered(out, "images", resume)
+    if source is None:
+        raise UserError(
+            "Name the images to learn from. Only --resume goes without: with the --out folder of an interrupted run."
+        )
+    return source if isinstance(source, ImageList) else list_images(source)
+
+
+def remembered(out: Path, name: str, resume: bool) -> Path | None:
+    """The path that a resumed run was given under this name when it began."""
+    return RunReader(out).option(name) if resume and kept_recipe(out) else None
+
+
+def wanted_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:
+    """The labels, checked before anything is made."""
+    supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
+    if labels is None:
+        if supervised:
+            raise UserError(
+                f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
+            )
+        return None
+    truth = read_labels(labels)
+    if images is not None:
+        match_instances(truth, images)  # refuses labels of other images
+    return truth

@@ -1,0 +1,131 @@
+"""The Python interface: every example in its documentation, what embed takes, and that it costs nothing to import."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import insclr
+from insclr.errors import UserError
+
+_FUNCTIONS = (
+    *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
+    *("evaluate", "compare", "whiten"),
+)
+_DOCS = Path(__file__).parents[1] / "docs" / "python.md"
+
+
+@pytest.fixture(scope="module")
+def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with PHOTOS, and all that the page on the interface makes of them."""
+    folder = tmp_path_factory.mktemp("api")
+    (folder / "PHOTOS").mkdir()
+    labels = (small_collection / "labels.csv").read_text().splitlines(keepends=True)[: 1 + 24]
+    (folder / "PHOTOS" / "labels.csv").write_text("".join(labels))
+    for line in labels[1:]:
+        name = line.split(",")[0]
+        (folder / "PHOTOS" / name).symlink_to(small_collection / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        names: dict[str, object] = {}
+        for block in re.findall(r"```python\n(.*?)```", _DOCS.read_text(), re.DOTALL):
+            exec(compile(block, "docs/python.md", "exec"), names)
+    assert names["matches"][0].path == "thing3-1.png"  # type: ignore[index]
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name != "train"])
+def test_the_example_of_each_function_is_true(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    (example,) = doctest.DocTestFinder().find(getattr(insclr, name), name, globs={"insclr": insclr})
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_the_example_of_train_is_the_one_of_the_page(place: Path) -> None:
+    """It is run there already: here only that it gave what it says."""
+    (example,) = doctest.DocTestFinder().find(insclr.train, "train", globs={"insclr": insclr})
+    assert example.examples[0].source.strip() in re.sub(r" +#.*", "", _DOCS.read_text())
+    assert insclr.load(place / "RUN").network.dim == 512
+
+
+def test_dir_shows_the_whole_interface() -> None:
+    assert set(_FUNCTIONS) <= set(dir(insclr))
+    for name in dir(insclr):
+        assert getattr(insclr, name) is not None
+        assert name.startswith("__") or getattr(insclr, name).__doc__
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import insclr, sys; dir(insclr); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"torch", "numpy", "PIL", "faiss"} & set(loaded)
+
+
+def test_embed_takes_paths_folders_and_images_alike(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    model = insclr.load("RUN")
+    whole = insclr.embed(model, "PHOTOS")
+    assert np.allclose(np.linalg.norm(whole.vectors, axis=1), 1, atol=1e-5)
+    wanted = whole.vectors[whole.paths.index("thing3-1.png")]
+    file = Path("PHOTOS/thing3-1.png")
+    image = Image.open(file)
+    for given in (file, str(file), [file], image, [image], np.asarray(image), [np.asarray(image)]):
+        found = insclr.embed(model, given)
+        assert (found.vectors.shape, len(found), found.unreadable) == ((1, 512), 1, ())
+        assert np.allclose(found.vectors[0], wanted, atol=1e-4)
+    assert insclr.embed("RUN", [file, "PHOTOS/thing0-0.png"]).paths == (str(file), "PHOTOS/thing0-0.png")
+
+
+def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    good = place / "PHOTOS" / "thing0-0.png"
+    found = insclr.embed(place / "RUN", [tmp_path / "broken.jpg", good, tmp_path / "gone.jpg"])
+    assert (found.paths, found.vectors.shape) == ((str(good),), (1, 512))
+    assert [path for path, _ in found.unreadable] == [
+        str(tmp_path / "broken.jpg"),
+        str(tmp_path / "gone.jpg"),
+    ]
+    assert found.unreadable[0][1].startswith("not an image")
+
+
+def test_what_a_folder_holds_besides_is_counted(place: Path, tmp_path: Path) -> None:
+    for name in ("thing0-0.png", "thing0-1.png"):
+        (tmp_path / name).symlink_to(place / "PHOTOS" / name)
+    (tmp_path / "drawing.psd").write_bytes(b"x")
+    found = insclr.embed(place / "RUN", tmp_path)
+    indexed = insclr.index(place / "RUN", tmp_path, place / "STORE2")
+    assert found.not_read == indexed.not_read == insclr.check(tmp_path).not_read == {".psd picture": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([], "No images were given"),
+        (np.zeros((4, 4, 3), np.float32), "give uint8"),
+        (["a.jpg", Image.new("RGB", (4, 4))], "either paths or images"),
+        (["caf\udce9.jpg"], "not UTF-8"),
+        ("nowhere", "does not exist"),
+    ],
+)
+def test_embed_refuses_what_it_cannot_take(place: Path, given: object, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        insclr.embed(place / "RUN", given)  # type: ignore[arg-type]
+
+
+def test_several_photos_are_searched_for_as_one_thing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    pictures = [Image.open(f"PHOTOS/thing5-{view}.png") for view in range(2)]
+    paths = {match.path for match in insclr.search("STORE", pictures, top=2)}
+    assert paths == {"thing5-0.png", "thing5-1.png"}
+    with pytest.raises(UserError, match=r"gone.png cannot be searched for: file not found"):
+        insclr.search("STORE", "gone.png")
