@@ -1,7 +1,9 @@
 import torch
 from torch.nn import functional
 
-from insclr.training.guard import measure, worse
+from insclr.methods.method import Prepared
+from insclr.mining.consistency import Consistency
+from insclr.training.guard import measure, unsafe, worse
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:
@@ -20,3 +22,12 @@ def test_a_collapse_is_noticed_and_progress_is_not() -> None:
     pulled = plain + 2 * plain[torch.arange(300) // 5 * 5]  # pictures of five moved together
     pulled_view = view + 2 * plain[torch.arange(300) // 5 * 5]
     assert worse(start, measure(_unit(pulled), _unit(pulled_view))) == ""
+
+
+def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_other() -> None:
+    many, few = torch.ones(10, 4, dtype=torch.bool), torch.zeros(10, 4, dtype=torch.bool)
+    assert unsafe(Prepared({}, positive=many)) == ""
+    assert unsafe(Prepared({})) == ""  # a method that mines in every step
+    assert "only 0.00 safe pairs" in unsafe(Prepared({}, positive=few))
+    assert unsafe(Prepared({}, positive=many, consistency=Consistency(0.27, 0.7))) == ""
+    assert "same pose or place" in unsafe(Prepared({}, positive=many, consistency=Consistency(0.1, 0.4)))

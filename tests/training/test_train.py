@@ -355,12 +355,17 @@ def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Pa
             assert member["similarity"] == pytest.approx(expected, abs=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("insclr.training.guard.MIN_POSITIVES", 1000.0), ("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)],
+)
 def test_the_guard_leaves_out_a_round_without_safe_pairs(
-    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: float, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("insclr.training.train.MIN_POSITIVES", 1000.0)
+    """Too few of them, or such as do not bear each other out."""
+    monkeypatch.setattr(limit, value)
     run = tmp_path / "run"
-    train(small_collection, run, "fast", changes=_SHIPPED[:-1])
+    train(small_collection, run, "fast", changes=(*_SHIPPED[:-1], "rounds.cached_views=4"))
     records = read_metrics(run)
     assert [r["action"] for r in records if r.get("event") == "guard"] == ["skip", "skip"]
     start = safetensors.torch.load_file(run / "start.safetensors")

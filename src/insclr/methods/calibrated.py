@@ -17,6 +17,7 @@ from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundSta
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
+from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.expand import eligible_candidates
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
@@ -58,7 +59,22 @@ class CalibratedMethod(Method):
         )
         self.pool = map_large_pool(pool, start.folder, start.ranks)
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
-        return Prepared(criteria, reasons, pool.ids, self.labels.positive)
+        consistency = start.ranks.from_first(self._consistency(start, pool, instance))
+        if consistency is not None:
+            reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
+        return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency)
+
+    def _consistency(self, start: RoundStart, pool: Pool, size: InstanceSize) -> Consistency | None:
+        if not (start.doubted and start.ranks.first):
+            return None
+        return measure_consistency(
+            lambda ids: torch.stack([start.network.describe_pooled(view[ids]) for view in start.views[:4]]),
+            pool,
+            self.labels.positive,
+            size,
+            variant=self.settings.variant,
+            neighbours=self.settings.neighbours,
+        )
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Look up what was decided; what may show the same instance is nowhere a negative."""

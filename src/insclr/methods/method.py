@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
+from insclr.mining.consistency import Consistency
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
@@ -51,6 +52,7 @@ class RoundStart:
     ranks: Ranks = field(default_factory=Ranks)
     kept: Path | None = None  # for files that stay as long as the run; None: as long as the round
     instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
+    doubted: bool = False  # nothing has been learned yet: mined pairs must bear each other out
 
     def __len__(self) -> int:
         return len(self.plain)
@@ -74,6 +76,7 @@ class Prepared:
     reasons: tuple[str, ...] = ()  # why each measured number is what it is, as "name = value: why"
     candidates: Tensor | None = None  # (N, P) ids, where the round's positives are known beforehand
     positive: Tensor | None = None  # (N, P) bool
+    consistency: Consistency | None = None  # whether they bear each other out, where that was asked
 
     @property
     def positives_per_image(self) -> float | None:

@@ -5,6 +5,7 @@ an image are positives of each other. Where the nearest images show another inst
 every view finds other ones, and chains of pairs lead ever further: what is mined there teaches the pose.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from insclr.neighbours.pool import Pool, build_pool
 # Least agreement x transitivity of pairs that are learned from. Between a set of antelopes that all look alike, its
 # samples included (at most 0.12), and the least consistent of the sets that training helps (0.19).
 LEAST_CONSISTENCY = 0.15
-_VIEWS = 4  # two for each half of the evidence
+_VIEWS = 4  # two for each half of the evidence; more are not looked at
 _MOST_IMAGES = 20_000  # that are mined twice more
 _SAMPLE = 1000  # images whose positives are compared with each other
 
@@ -33,9 +34,14 @@ class Consistency:
     transitivity: float  # share of the pairs of an image's positives that are positives themselves
 
     @property
+    def value(self) -> float:
+        """Both in one number."""
+        return self.agreement * self.transitivity
+
+    @property
     def believable(self) -> bool:
         """Whether the pairs may be learned from."""
-        return self.agreement * self.transitivity >= LEAST_CONSISTENCY
+        return self.value >= LEAST_CONSISTENCY
 
     def __str__(self) -> str:
         return (
@@ -45,18 +51,24 @@ class Consistency:
 
 
 def measure_consistency(
-    views: Tensor, pool: Pool, positive: Tensor, size: InstanceSize, *, variant: Variant, neighbours: int
+    describe: Callable[[Tensor], Tensor],
+    pool: Pool,
+    positive: Tensor,
+    size: InstanceSize,
+    *,
+    variant: Variant,
+    neighbours: int,
 ) -> Consistency | None:
-    """From unit descriptors of augmented views (V, N, D) and what was mined (N, P) from them and the plain ones.
+    """From what was mined (N, P), and the unit descriptors (V, n, D) of the augmented views of n images.
 
-    None where there are too few views for two halves, or no pair at all.
+    `describe` gives those of the images `ids` (n,). None where there are too few views for two halves, or no pair.
     """
-    if len(views) < _VIEWS or not positive.any():
-        return None
     counted, ids = _whole_neighbourhoods(pool)
+    views = describe(ids) if positive.any() else torch.empty(0)
+    if len(views) < _VIEWS:
+        return None
     halves = []
-    for first in (0, 2):
-        a, b = views[first, ids], views[first + 1, ids]
+    for a, b in ((views[0], views[1]), (views[2], views[3])):
         seen = Evidence(functional.normalize(a + b, dim=1), a, b)
         halves.append(_mined(seen, min(pool.size, len(ids) - 1), size, variant, neighbours, counted))
     both = int(torch.isin(halves[0], halves[1], assume_unique=True).sum())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.files import is_there
@@ -75,7 +76,7 @@ class Watcher:
         images = _photos(self.folder)
         for i, name in enumerate(images.paths):
             try:
-                state = images.file(i).stat()
+                state = on_disk(images.file(i)).stat()
             except OSError:
                 continue  # gone again, or not ours to read
             found[name] = _State(state.st_size, state.st_mtime_ns)

@@ -2,7 +2,7 @@
 
 In-sample agreement of views rises even while retrieval falls, so it cannot praise a round; but a collapse shows in
 it at once. What keeps a run from learning wrong pairs is decided before it learns: mining must find enough pairs
-that pass both thresholds of `mining.candidates`.
+that pass both thresholds of `mining.candidates`, and they must bear each other out (`mining.consistency`).
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from insclr.methods.method import Prepared
 from insclr.mining.calibrate import random_pairs
 
 MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
@@ -28,6 +29,22 @@ class Health:
     found: float  # share of images that their own augmented view finds first, among a sample
     alike: float  # mean similarity of random pairs
     spread: float  # standard deviation of the same
+
+
+def unsafe(prepared: Prepared) -> str:
+    """Why nothing may be learned from what was mined; empty where nothing speaks against it."""
+    found, consistency = prepared.positives_per_image, prepared.consistency
+    if found is not None and found < MIN_POSITIVES:
+        return (
+            f"only {found:.2f} safe pairs an image were found, and training on fewer than {MIN_POSITIVES:g} "
+            "does more harm than good"
+        )
+    if consistency is not None and not consistency.believable:
+        return (
+            f"the pairs that were found do not bear each other out ({consistency}). The nearest photos seem to "
+            "show other things in the same pose or place, and training on them would do harm"
+        )
+    return ""
 
 
 def measure(plain: Tensor, augmented: Tensor, seed: int = 0) -> Health:

@@ -30,7 +30,7 @@ from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
-from insclr.training.guard import MIN_POSITIVES, Health, measure, worse
+from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.request import remembered, wanted_images, wanted_labels, wanted_recipe
 from insclr.training.round import Round, Trained, train_round
@@ -195,9 +195,8 @@ class _Training:
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
             self.watch.start(number, start, prepared, labels_used=method.needs.labels)
-        found = prepared.positives_per_image
-        if self.recipe.guard and found is not None and found < MIN_POSITIVES:
-            self.watch.skipped(number, found)
+        if reason := unsafe(prepared) if self.recipe.guard else "":
+            self.watch.skipped(number, reason, prepared.positives_per_image)
             self._end_round(number)
             return
         with working(f"round {number}: before it begins"):
@@ -232,7 +231,16 @@ class _Training:
             ranks=self.ranks,
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
+            # Later, what was learned agrees with itself, right or wrong.
+            doubted=self.recipe.guard and not self._has_learned(number),
         )
+
+    def _has_learned(self, number: int) -> bool:
+        """Whether a round before this one was trained and kept."""
+        before = [record for record in read_metrics(self.run.path) if record["round"] < number]
+        trained = {record["round"] for record in before if record.get("event") == "end"}
+        undone = {record["round"] for record in before if record.get("action") == "step back"}
+        return bool(self.ranks.from_first(bool(trained - undone)))
 
     def _prepare(self, method: Method, recipe: RoundRecipe, start: RoundStart) -> Prepared:
         """Let the method prepare itself; measure the margin of the loss where that is left to the collection."""

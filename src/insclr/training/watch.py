@@ -14,7 +14,7 @@ from insclr.mining.precision import mean_precision
 from insclr.ranks import Ranks
 from insclr.run_folder import RunFolder
 from insclr.tracking import Tracker
-from insclr.training.guard import MIN_POSITIVES, Health
+from insclr.training.guard import Health
 from insclr.training.inspect import inspect_method
 from insclr.training.round import Trained
 
@@ -57,12 +57,9 @@ class Watch:
         if self.instances is not None and self.ranks.first:
             self.tracker.event(number, "finish", **self._measured(end.descriptors))
 
-    def skipped(self, number: int, found: float) -> None:
+    def skipped(self, number: int, reason: str, found: float | None) -> None:
         """Note that the guard left a round out."""
-        message = (
-            f"Round {number} was left out: only {found:.2f} safe pairs an image were found, and training on fewer "
-            f"than {MIN_POSITIVES:g} does more harm than good. The model keeps its start."
-        )
+        message = f"Round {number} was left out: {reason}. The model keeps its start."
         self.tracker.event(number, "guard", step=0, message=message, action="skip", pairs=found)
 
     def guarded(self, number: int, steps: int, after: Health, reason: str) -> None:
