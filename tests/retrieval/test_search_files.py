@@ -42,8 +42,12 @@ def test_a_photo_finds_its_thing(store: Path, small_collection: Path) -> None:
     assert found.matches[0].columns == {"instance": "thing3"}
     similarities = [match.similarity for match in found.matches]
     assert similarities == sorted(similarities, reverse=True)
-    assert found.table().splitlines()[0].split() == ["score", "cosine", "path"]
-    assert "thing3-1.png" in found.table()
+    head, first, *others = found.table().splitlines()
+    assert head.split() == ["score", "cosine", "band", "path"]
+    assert first.split()[2:] == ["query", "thing3-1.png"]
+    # The photo itself is marked and not counted.
+    assert [match.is_query for match in found.matches] == [True, False, False, False, False]
+    assert len(others) == 4
 
 
 def test_a_box_finds_the_thing_inside(store: Path, small_collection: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The JSON that the API gives back; the OpenAPI description is made from these."""
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from insclr.retrieval.search import Match
@@ -30,7 +32,7 @@ class StoreAnswer(BaseModel):
     name: str
     pictures: int
     model: str
-    cutoff: float = Field(description="cosine from which on a match is likely")
+    cutoff: float = Field(description="cosine of the line between maybe and other")
     columns: list[str] = Field(description="what a filter can use besides `path`")
 
 
@@ -57,7 +59,10 @@ class MatchAnswer(PictureAnswer):
 
     similarity: float = Field(description="cosine")
     score: float = Field(description="calibrated: how likely it shows the same thing, 0 to 1")
-    likely: bool = Field(description="on the near side of the cut-off")
+    likely: bool = Field(description="more likely right than wrong")
+    band: Literal["sure", "maybe", "other"] = Field(description="what the score means")
+    is_query: bool = Field(description="the photo that was searched for: no answer, and not counted")
+    copies: list[str] = Field(description="paths of further results that show the same photo")
 
 
 class SearchAnswer(BaseModel):
@@ -65,7 +70,7 @@ class SearchAnswer(BaseModel):
 
     store: int
     cutoff: float
-    likely: int = Field(description="how many matches are on the near side of the cut-off")
+    likely: int = Field(description="how many matches are more likely right than wrong")
     reranked: bool
     milliseconds: float
     matches: list[MatchAnswer]
@@ -87,6 +92,9 @@ def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
         similarity=round(match.similarity, 4),
         score=round(match.score, 4),
         likely=match.likely,
+        band=match.band,
+        is_query=match.is_query,
+        copies=list(match.copies),
     )
 
 
