@@ -37,6 +37,18 @@ ModelName = Annotated[
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+Rerank = Annotated[
+    str,
+    typer.Option(
+        help="Put the results in a better order. "
+        "aqe: search again with the mean of the query and its first results; "
+        "alphaqe: the same, near results weighing more; "
+        "dba: compare with photos averaged with their neighbours; "
+        "diffusion: follow neighbours of neighbours through the whole collection; "
+        "egt: walk along the strongest links between neighbours; "
+        "kreciprocal: prefer results that have the query among their own nearest."
+    ),
+]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -72,9 +84,12 @@ def evaluate(
     distractors: Annotated[
         Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
-    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
+    rerank: Rerank = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="HTML page: does the score mean what it says? With --labels.")
+    ] = None,
     size: Size = 0,
     fit: Fit = "",
     scales: Scales = "",
@@ -85,6 +100,7 @@ def evaluate(
     from insclr.errors import UserError
     from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.evaluation.protocols import load_protocol
+    from insclr.report.reliability import write_reliability
     from insclr.retrieval.describe import describe_images
     from insclr.retrieval.rerank import rerank as find_reranker
 
@@ -98,7 +114,9 @@ def evaluate(
         require_images(truth, allow_missing=allow_missing)
         found = _load(model, size, fit, scales, device)
         vectors = describe_images(found, truth.images, boxes=truth.boxes)
-        result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+        result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing, calibration=True)
+        if chart:
+            write_reliability(result, chart, title=f"{model} on {labels}")
     else:
         assert root is not None
         benchmark = load_protocol(protocol, root, ground_truth)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import Device, ModelName
+from insclr.cli.evaluation import Device, ModelName, Rerank
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def search(
     where: Annotated[
         str, typer.Option(help='Filter on metadata, e.g. "year >= 1900 and room = attic".')
     ] = "",
-    rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
+    rerank: Rerank = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
     device: Device = "auto",

@@ -147,8 +147,8 @@ def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
 def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurve:
     """Calibrate the store anew with pairs of which one knows whether they show the same instance, and keep it.
 
-    Answers about rows that are gone are left out. They are taken as a sample of the matches people look at: ask about
-    results of searches, near and far ones, not about random pairs.
+    Answers about rows that are gone are left out. They are taken as a fair sample of what searches show: random ones
+    of the first 50 results, right or wrong. 200 of them are enough (docs/results.md).
     """
     there = set(store.ids().tolist())
     usable = [one for one in answers if one.one in there and one.other in there and one.one != one.other]
@@ -179,7 +179,7 @@ def fit_answers(scores: NDArray[np.float64], same: NDArray[np.bool_]) -> tuple[f
 
 
 def answers_from_column(store: Store, column: str, count: int = 200, seed: int = 0) -> list[Answer]:
-    """Answers that a column of labels gives: results of random labelled rows, near ones more often than far ones."""
+    """Answers that a column of labels gives: one of the first 50 results of each of `count` random labelled rows."""
     labels = {
         row.id: row.image.columns[column]
         for row in store.rows_by_path().values()
@@ -194,8 +194,7 @@ def answers_from_column(store: Store, column: str, count: int = 200, seed: int =
     if depth < 1 or not len(queries):
         return []
     near, _ = _nearest(store, queries, depth)  # (queries, depth)
-    # Ranks whose logarithms are spread evenly: as people look at results.
-    ranks = np.minimum(depth - 1, depth ** generator.random(len(queries))).astype(np.int64)
+    ranks = generator.integers(0, depth, len(queries))
     results = near[np.arange(len(queries)), ranks].tolist()
     pairs = zip(queries.tolist(), results, strict=True)
     return [Answer(a, b, labels[a] == labels[b]) for a, b in pairs if b in labels]
