@@ -21,6 +21,7 @@ from insclr.retrieval.score import (
     fit_score_curve,
     score_curve_of,
 )
+from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -184,3 +185,17 @@ def test_answers_about_rows_that_are_gone_are_left_out(tmp_path: Path) -> None:
     assert curve.answers == 0
     assert curve == fit_score_curve(store)
     assert answers_from_column(store, "none") == []
+
+
+def test_a_cluster_store_carries_the_score_and_the_bands(milvus_uri: str, tmp_path: Path) -> None:
+    vectors, labels = things(20, 8, 0.3)
+    store = create_store(milvus_uri, StoreInfo("m", "f", 16, tmp_path))
+    store.upsert([IndexedImage(f"{i}.jpg", str(i), 1, 1) for i in range(len(vectors))], vectors)
+    curve = calibrate_store(store)
+    assert score_curve_of(store) == curve
+    own, *others = search_set(store, vectors[:1], Search(top=7), own={"0"})
+    assert (own.is_query, own.path) == (True, "0.jpg")
+    assert [labels[int(Path(one.path).stem)] for one in others] == [labels[0]] * 7
+    assert others[0].band != "other"
+    assert [one.score for one in others] == sorted((one.score for one in others), reverse=True)
+    store.close()
