@@ -1,6 +1,7 @@
 """The calibrated score agrees with labels it has never seen."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,12 @@ import pytest
 
 from insclr.retrieval.score import (
     LIKELY,
-    MAYBE,
+    LINE,
     SURE,
     UNCALIBRATED,
     Answer,
     agreements,
     answers_from_column,
-    band_of,
     calibrate_from_answers,
     calibrate_store,
     fit_answers,
@@ -54,8 +54,8 @@ def test_the_bands_keep_their_word(tmp_path: Path, spread: float) -> None:
     similarities, same = top_pairs(vectors, labels)
     scores = curve.score(similarities)
     assert same[scores >= SURE].mean() >= 0.8
-    assert same[scores >= MAYBE].mean() >= 0.5
-    assert same[scores < MAYBE].mean() <= 0.35
+    assert same[scores >= LINE].mean() >= 0.5
+    assert same[scores < LINE].mean() <= 0.35
 
 
 def test_a_collection_without_instances_has_next_to_no_sure_matches(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_score_rises_with_similarity_from_zero_to_one(tmp_path: Path) -> Non
     assert scores[0] == 0
     assert scores[-1] == pytest.approx(1, abs=0.01)
     assert (np.diff(scores) >= 0).all()
-    assert curve.score(np.array([curve.cutoff], dtype=np.float32))[0] == pytest.approx(MAYBE, abs=1e-3)
+    assert curve.score(np.array([curve.cutoff], dtype=np.float32))[0] == pytest.approx(LINE, abs=1e-3)
 
 
 def test_the_agreement_of_a_pair_is_what_one_counts_by_hand() -> None:
@@ -96,9 +96,12 @@ def test_unrelated_rows_beside_a_collection_change_its_scores_little(tmp_path: P
     assert np.abs(alone - beside).mean() <= 0.1
 
 
-def test_bands_begin_at_their_scores() -> None:
-    scores = (1.0, SURE, SURE - 0.01, MAYBE, MAYBE - 0.01, 0.0)
-    assert [band_of(one) for one in scores] == ["sure", "sure", "maybe", "maybe", "other", "other"]
+def test_bands_begin_at_their_scores_and_maybe_further_down_before_there_are_answers() -> None:
+    scores = (1.0, 0.8, 0.79, 0.25, 0.24, 0.1, 0.09, 0.0)
+    names = [UNCALIBRATED.band(one) for one in scores]
+    assert names == ["sure", "sure", "maybe", "maybe", "maybe", "maybe", "other", "other"]
+    names = [replace(UNCALIBRATED, answers=100).band(one) for one in scores]
+    assert names == ["sure", "sure", "maybe", "maybe", "other", "other", "other", "other"]
 
 
 def test_the_same_collection_gives_the_same_calibration(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def calibrate(
     finally:
         opened.close()
     learned = f"{curve.answers} answered pairs" if curve.answers else "the photos alone, without labels"
-    typer.echo(f"scores calibrated from {learned}: maybe from cosine {curve.cutoff:.3f} on")
+    typer.echo(f"scores calibrated from {learned}: the line is at cosine {curve.cutoff:.3f}")
 
 
 def _read_answers(store: "Store", file: Path | None) -> "list[Answer]":

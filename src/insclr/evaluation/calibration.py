@@ -36,7 +36,7 @@ class ReliabilityBin(NamedTuple):
 class Calibration:
     """How far scores and the labels' truth are apart; `ece` from 0 to 1, the others in percent.
 
-    The line is where "maybe" begins. `best_f1` is the largest F1 of any single cut-off.
+    The line is a score of 0.25. `best_f1` is the largest F1 of any single cut-off.
     """
 
     ece: float

@@ -26,9 +26,13 @@ _log = logging.getLogger(__name__)
 Band = Literal["sure", "maybe", "other"]
 SURE = 0.8  # "sure": at least four of five such matches are right
 LIKELY = 0.5  # more likely right than wrong
-# The line, where "maybe" begins: one in four. The cut-off with the best F1 lies at half of that F1 (Lipton et al.,
-# 2014), so that 0.5 would leave out most right matches of every collection that is searched less than perfectly.
-MAYBE = 0.25
+# The line: one in four. The cut-off with the best F1 lies at half of that F1 (Lipton et al., 2014), so that 0.5 would
+# leave out most right matches of every collection that is searched less than perfectly.
+LINE = 0.25
+# "maybe" begins at the line once answers have shown what scores mean here, and before that further down: without
+# labels a score may be far too low, and next to nothing that is right should be called "other".
+_WIDE = 0.1
+_ENOUGH_ANSWERS = 100
 
 _SIZES = (5, 10, 20, 50, 100)  # neighbours compared; those up to a quarter of the collection
 _SLOPE, _INTERCEPT = 6.6, -3.5  # agreement to log-odds; learned on landmarks44 and nyala237
@@ -80,7 +84,16 @@ class ScoreCurve:
     @property
     def cutoff(self) -> float:
         """The cosine of the line."""
-        return self.similarity_at(MAYBE)
+        return self.similarity_at(LINE)
+
+    @property
+    def maybe(self) -> float:
+        """The score at which "maybe" begins."""
+        return LINE if self.answers >= _ENOUGH_ANSWERS else _WIDE
+
+    def band(self, score: float) -> Band:
+        """What a score means: sure from 0.8 on; maybe from 0.25 on, before there are 100 answers from 0.1 on."""
+        return "sure" if score >= SURE else "maybe" if score >= self.maybe else "other"
 
     def similarity_at(self, score: float) -> float:
         """The cosine at which the score reaches `score`."""
@@ -101,11 +114,6 @@ class ScoreCurve:
 
 # Without enough images to learn from: what pretrained networks need about.
 UNCALIBRATED = ScoreCurve((0.4, 0.75, 1.0), (0.0, LIKELY, 1.0), rows=0, pairs=0)
-
-
-def band_of(score: float) -> Band:
-    """The band of a score: sure from 0.8 on, maybe from 0.25 on, other below."""
-    return "sure" if score >= SURE else "maybe" if score >= MAYBE else "other"
 
 
 def score_curve_of(store: Store) -> ScoreCurve:

@@ -17,7 +17,7 @@ from insclr.retrieval.copies import group_copies
 from insclr.retrieval.describer import describer_of
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
-from insclr.retrieval.score import LIKELY, Band, ScoreCurve, band_of, score_curve_of
+from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
 MAX_TOP = 1000
@@ -199,7 +199,7 @@ def _matches(store: Store, ids: Ids, similarities: Scores, asked: Search, curve:
             float(scores[i]),
             bool(scores[i] >= LIKELY),
             rows[int(ids[i])].columns,
-            band_of(float(scores[i])),
+            curve.band(float(scores[i])),
         )
         for i in good
         if int(ids[i]) in rows

@@ -32,7 +32,7 @@ class StoreAnswer(BaseModel):
     name: str
     pictures: int
     model: str
-    cutoff: float = Field(description="cosine of the line between maybe and other")
+    cutoff: float = Field(description="cosine of the line, a score of 0.25")
     columns: list[str] = Field(description="what a filter can use besides `path`")
 
 
