@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from insclr.errors import UserError
+from insclr.retrieval.copies import group_copies
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
@@ -131,3 +132,11 @@ def test_an_empty_store_and_a_store_of_one_row_answer(tmp_path: Path) -> None:
     store.upsert(images("a"), X)
     (only,) = search_set(store, X, Search(), own={"a"})
     assert (only.is_query, only.score) == (True, pytest.approx(1, abs=1e-3))
+
+
+def test_a_result_joins_the_first_photo_it_is_a_copy_of() -> None:
+    # Degrees apart: 0, 6, 12 and 40. Cosine 0.99 is 8.1 degrees: 1 is a copy of 0, 2 is one of 1 but not of 0.
+    angles = np.radians([0, 6, 12, 40, 41])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    assert group_copies(["a", "b", "c", "d", "a"], vectors) == [[0, 1, 4], [2], [3]]
+    assert group_copies([], vectors[:0]) == []

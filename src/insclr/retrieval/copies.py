@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from insclr.arrays import Descriptors
 
 # Cosine from which on two results count as one photo. A copy made smaller or compressed anew stays above it; `insclr
@@ -14,9 +16,16 @@ def group_copies(hashes: Sequence[str], descriptors: Descriptors) -> list[list[i
 
     A result joins the first group whose first member has the same content hash or nearly the same descriptor.
     """
-    alike = descriptors @ descriptors.T >= SAME_PHOTO  # (results, results)
-    groups: dict[int, list[int]] = {}
-    for place, content in enumerate(hashes):
-        home = next((one for one in groups if alike[one, place] or hashes[one] == content), place)
-        groups.setdefault(home, []).append(place)
-    return list(groups.values())
+    contents = np.unique(np.array(hashes), return_inverse=True)[1]  # (results,) equal where the hash is
+    alike = (descriptors @ descriptors.T >= SAME_PHOTO) | (
+        contents[:, None] == contents
+    )  # (results, results)
+    left = np.ones(len(hashes), dtype=bool)
+    groups = []
+    for place in range(len(hashes)):
+        if left[place]:
+            left[place] = False
+            copies = np.flatnonzero(alike[place] & left)
+            left[copies] = False
+            groups.append([place, *copies.tolist()])
+    return groups
