@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -130,11 +131,15 @@ def score_curve_of(store: Store) -> ScoreCurve:
         _log.warning("the calibration of %s is damaged: the next `insclr index` makes it again", store.uri)
         return UNCALIBRATED
     if curve.method != _METHOD:
-        _log.warning(
-            "the scores of %s were calibrated by another version: the next `insclr index` does it anew",
-            store.uri,
-        )
+        _tell_of_other_method(store.uri)
     return curve
+
+
+@cache  # once, not with every search
+def _tell_of_other_method(uri: str) -> None:
+    _log.warning(
+        "the scores of %s were calibrated by another version: the next `insclr index` does it anew", uri
+    )
 
 
 def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
