@@ -240,7 +240,7 @@ def evaluate(
         require_images(truth, allow_missing=allow_missing)
         vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
         with working("ranking"):
-            return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+            return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing, calibration=True)
     assert root is not None
     benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
     loaded = load(model, **describing)

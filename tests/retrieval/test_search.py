@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from insclr.errors import UserError
-from insclr.retrieval.score import UNCALIBRATED
+from insclr.retrieval.copies import group_copies
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
@@ -16,7 +16,7 @@ def rows(*directions: tuple[float, ...]) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-DATABASE = rows((1, 0, 0), (0.9, 0.1, 0), (0, 1, 0), (0.1, 0.9, 0), (0.7, 0.7, 0), (0, 0, 1))
+DATABASE = rows((1, 0, 0), (0.9, 0.2, 0), (0, 1, 0), (0.2, 0.9, 0), (0.7, 0.7, 0), (0, 0, 1))
 X, Y = rows((1, 0, 0)), rows((0, 1, 0))
 
 
@@ -40,7 +40,10 @@ def test_matches_come_best_first_with_cosine_score_and_columns(store: Store) -> 
     assert first.similarity == pytest.approx(1.0, abs=1e-3)
     assert first.score == pytest.approx(1.0, abs=1e-3)
     assert third.similarity == pytest.approx(0.5**0.5, abs=1e-3)
-    assert (first.likely, third.likely) == (True, third.similarity >= UNCALIBRATED.cutoff)
+    # A store that is not calibrated yet: score 0 at cosine 0.4, a half at 0.75, linear between them.
+    assert third.score == pytest.approx(0.5 * (0.5**0.5 - 0.4) / 0.35, abs=1e-2)
+    assert (first.likely, third.likely) == (True, False)
+    assert (first.band, third.band) == ("sure", "maybe")
     assert first.columns == {"kind": "even"}
     assert first.to_json()["path"] == "0.jpg"
 
@@ -97,3 +100,43 @@ def test_unknown_reranker_empty_and_opposite_queries(store: Store) -> None:
         search_set(store, X[:0], Search())
     with pytest.raises(UserError, match="cancel each other"):
         search_set(store, np.concatenate([X, -X]), Search())
+
+
+def images(*hashes: str) -> list[IndexedImage]:
+    return [IndexedImage(f"{place}.jpg", content, 1, 1) for place, content in enumerate(hashes)]
+
+
+def test_copies_of_a_photo_are_one_match(tmp_path: Path) -> None:
+    store = create_store(tmp_path / "s", StoreInfo("m", "f", 3, tmp_path))
+    # 1 is 0 compressed anew, 2 is the same file as 3; 4 is a photo of its own.
+    vectors = rows((1, 0, 0), (1, 0.02, 0), (0.9, 0.3, 0), (0.9, 0.3, 0), (0, 1, 0))
+    store.upsert(images("a", "b", "c", "c", "d"), vectors)
+    matches = search_set(store, rows((1, 0.01, 0.05)), Search(top=2))
+    assert [{one.path, *one.copies} for one in matches] == [{"0.jpg", "1.jpg"}, {"2.jpg", "3.jpg"}]
+    assert len(search_set(store, X, Search(top=5))) == 3
+
+
+def test_the_query_itself_is_marked_and_comes_besides_the_others(store: Store) -> None:
+    marked = search_set(store, X, Search(top=2), own={"0"})
+    assert [(one.path, one.is_query) for one in marked] == [
+        ("0.jpg", True),
+        ("1.jpg", False),
+        ("4.jpg", False),
+    ]
+    assert not any(one.is_query for one in search_set(store, X, Search(top=2)))
+
+
+def test_an_empty_store_and_a_store_of_one_row_answer(tmp_path: Path) -> None:
+    store = create_store(tmp_path / "s", StoreInfo("m", "f", 3, tmp_path))
+    assert search_set(store, X, Search()) == []
+    store.upsert(images("a"), X)
+    (only,) = search_set(store, X, Search(), own={"a"})
+    assert (only.is_query, only.score) == (True, pytest.approx(1, abs=1e-3))
+
+
+def test_a_result_joins_the_first_photo_it_is_a_copy_of() -> None:
+    # Degrees apart: 0, 6, 12 and 40. Cosine 0.99 is 8.1 degrees: 1 is a copy of 0, 2 is one of 1 but not of 0.
+    angles = np.radians([0, 6, 12, 40, 41])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    assert group_copies(["a", "b", "c", "d", "a"], vectors) == [[0, 1, 4], [2], [3]]
+    assert group_copies([], vectors[:0]) == []

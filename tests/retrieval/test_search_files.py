@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from insclr.cli import main
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
@@ -19,6 +21,7 @@ from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.describe import describe_with
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import index_images
+from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import Search, search_files
 from insclr.retrieval.store import StoreInfo, open_store
 from insclr.web.server import open_served
@@ -42,8 +45,12 @@ def test_a_photo_finds_its_thing(store: Path, small_collection: Path) -> None:
     assert found.matches[0].columns == {"instance": "thing3"}
     similarities = [match.similarity for match in found.matches]
     assert similarities == sorted(similarities, reverse=True)
-    assert found.table().splitlines()[0].split() == ["score", "cosine", "path"]
-    assert "thing3-1.png" in found.table()
+    head, first, *others = found.table().splitlines()
+    assert head.split() == ["score", "cosine", "band", "path"]
+    assert first.split()[2:] == ["query", "thing3-1.png"]
+    # The photo itself is marked and not counted.
+    assert [match.is_query for match in found.matches] == [True, False, False, False, False]
+    assert len(others) == 4
 
 
 def test_a_box_finds_the_thing_inside(store: Path, small_collection: Path, tmp_path: Path) -> None:
@@ -127,3 +134,64 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
         np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)
         if boxes[0] is None:
             np.testing.assert_allclose(describer.files(images, Skipped())[0], files, atol=1e-5)
+
+
+def _answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    shown = capsys.readouterr()
+    return int(ended.value.code or 0), shown.out + shown.err
+
+
+def test_a_store_is_calibrated_from_a_column_or_from_answers(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(store, tmp_path / "store")
+    status, said = _answer(capsys, "calibrate", copy, "--column", "instance")
+    assert status == 0
+    assert "48 answered pairs" in said
+    answers = tmp_path / "answers.csv"
+    answers.write_text("one,other,same\nthing3-0.png,thing3-1.png,yes\nthing3-0.png,thing5-1.png,no\n")
+    assert "2 answered pairs" in _answer(capsys, "calibrate", copy, "--answers", answers)[1]
+    assert "without labels" in _answer(capsys, "calibrate", copy)[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "columns one, other and same"),
+        ("one,other,same\nthing3-0.png,thing3-1.png,perhaps\n", "line 2: same must be yes or no"),
+        ("one,other,same\nthing3-0.png,nowhere.png,yes\n", r"line 2: nowhere.png is not in"),
+    ],
+)
+def test_answers_that_make_no_sense_are_told(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    (tmp_path / "answers.csv").write_text(content)
+    status, said = _answer(capsys, "calibrate", store, "--answers", tmp_path / "answers.csv")
+    assert (status, message in said) == (2, True)
+    status, said = _answer(capsys, "calibrate", store, "--column", "colour")
+    assert (status, "it has: instance" in said) == (2, True)
+
+
+def test_evaluate_reports_the_score_of_a_small_collection(
+    small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, page = tmp_path / "numbers.json", tmp_path / "page.html"
+    options = ("--labels", small_collection / "labels.csv", "--json", numbers, "--chart", page)
+    status, said = _answer(capsys, "evaluate", NAME, *options)
+    assert status == 0
+    assert "expected calibration error" in said
+    values = json.loads(numbers.read_text())
+    assert 0 <= values["ece"] <= 0.2
+    assert values["with_200_answers"]["ece"] <= 0.08
+    assert values["line_f1"] <= values["best_f1"] <= 100
+    assert "<svg" in page.read_text()
+
+
+def test_the_help_says_what_every_re_ranker_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("search", "evaluate"):
+        said = _answer(capsys, command, "--help")[1]
+        assert all(f"{name}:" in said for name in RERANKERS)

@@ -55,19 +55,24 @@ def test_an_uploaded_picture_finds_itself_and_its_thing(client: TestClient, coll
     assert answer.status_code == 200
     assert found(answer)[0] == "2/3.png"
     assert {path.split("/")[0] for path in found(answer)[:5]} == {"2"}
-    first = answer.json()["matches"][0]
+    first, *others = answer.json()["matches"]
     assert first["similarity"] == pytest.approx(1, abs=1e-3)
-    assert first["likely"]
+    assert (first["likely"], first["band"], first["is_query"]) == (True, "sure", True)
+    assert len(others) == 8
+    assert not any(one["is_query"] for one in others)
+    assert {one["band"] for one in others} <= {"sure", "maybe", "other"}
+    assert all(isinstance(one["copies"], list) for one in others)
     assert first["columns"] == {"thing": "2", "year": "2019"}
-    assert answer.json()["likely"] == sum(one["likely"] for one in answer.json()["matches"])
+    assert answer.json()["likely"] == sum(one["likely"] for one in others)
 
 
-def test_a_row_searches_for_others_but_not_for_itself(client: TestClient, collection: ServedStore) -> None:
+def test_a_row_that_searches_is_marked_and_not_counted(client: TestClient, collection: ServedStore) -> None:
     ref = f"0:{row_of(collection, '4/0.png')}"
     answer = client.post("/api/search", data={"rows": ref, "top": 5})
-    assert "4/0.png" not in found(answer)
-    assert len(found(answer)) == 5
-    assert found(answer)[0].startswith("4/")
+    own, *others = answer.json()["matches"]
+    assert (own["path"], own["is_query"]) == ("4/0.png", True)
+    assert [one["is_query"] for one in others] == [False] * 5
+    assert others[0]["path"].startswith("4/")
 
 
 def test_a_box_searches_by_a_part(client: TestClient, collection: ServedStore) -> None:
@@ -117,7 +122,7 @@ def test_before_and_after_are_two_stores_of_the_same_pictures(tmp_path: Path) ->
         ref = f"0:{row_of(after, '0/0.png')}"
         answer = client.post("/api/search", data={"rows": ref, "store": 1, "top": 3})
         assert all(match["ref"].startswith("1:") for match in answer.json()["matches"])
-        assert "0/0.png" not in found(answer)
+        assert [one["path"] for one in answer.json()["matches"] if one["is_query"]] == ["0/0.png"]
 
 
 def test_about_tells_what_there_is(client: TestClient) -> None:
@@ -350,7 +355,7 @@ def test_new_rows_show_up_without_a_restart(
     index_images(collection.describer, list_images(tmp_path / "images"), tmp_path / "store")
     for _ in range(100):
         answer = client.post("/api/search", files=upload(picture_of(collection, "77/0.png")), data={"top": 1})
-        if found(answer) == ["77/0.png"]:
+        if found(answer)[0] == "77/0.png":
             return
         threading.Event().wait(0.05)
     pytest.fail("the new picture was never found")

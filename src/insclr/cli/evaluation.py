@@ -25,6 +25,18 @@ Weights = Annotated[str, typer.Option(help="With pretrained:NAME: file with the 
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+Rerank = Annotated[
+    str,
+    typer.Option(
+        help="Put the results in a better order. "
+        "aqe: search again with the mean of the query and its first results; "
+        "alphaqe: the same, near results weighing more; "
+        "dba: compare with photos averaged with their neighbours; "
+        "diffusion: follow neighbours of neighbours through the whole collection; "
+        "egt: walk along the strongest links between neighbours; "
+        "kreciprocal: prefer results that have the query among their own nearest."
+    ),
+]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -62,9 +74,12 @@ def evaluate(
     distractors: Annotated[
         Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
-    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
+    rerank: Rerank = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="HTML page: does the score mean what it says? With --labels.")
+    ] = None,
     weights: Weights = "",
     size: Size = 0,
     fit: Fit = "",
@@ -73,7 +88,12 @@ def evaluate(
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.api import evaluate as measure
+    from insclr.errors import UserError
+    from insclr.evaluation.results import LabelResult
+    from insclr.report.reliability import write_reliability
 
+    if chart is not None and labels is None:
+        raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
     result = measure(
         model,
         labels,
@@ -89,6 +109,8 @@ def evaluate(
         scales=scales,
         device=device,
     )
+    if chart is not None and isinstance(result, LabelResult):
+        write_reliability(result, chart, title=f"{model} on {labels}")
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
 

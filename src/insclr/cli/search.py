@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, ModelName, Weights, with_weights
+from insclr.cli.evaluation import Device, ModelName, Rerank, Weights, with_weights
 from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def search(
     where: Annotated[
         str, typer.Option(help='Filter on metadata, e.g. "year >= 1900 and room = attic".')
     ] = "",
-    rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
+    rerank: Rerank = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
     weights: Weights = "",

@@ -14,6 +14,7 @@ from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels
 from insclr.errors import UserError
+from insclr.evaluation.calibration import measure_calibration
 from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
@@ -37,11 +38,13 @@ def evaluate_labels(
     reranker: Reranker | None = None,
     *,
     allow_missing: bool = False,
+    calibration: bool = False,
 ) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
 
     `descriptors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
-    unreadable, refused unless `allow_missing`. Queries without a positive are left out.
+    unreadable, refused unless `allow_missing`. Queries without a positive are left out. With `calibration` the score
+    is measured too.
     """
     rows = as_descriptors(descriptors)
     if len(rows) != len(labels):
@@ -62,7 +65,8 @@ def evaluate_labels(
         for query, of_query in enumerate(ranks):
             ap[query], first[query] = mean_precision(of_query, len(of_query)), of_query[0]
             bar.advance()
-    return LabelResult(labels, queries, ap, first, top, images=len(index))
+    score, answered = measure_calibration(rows, labels) if calibration else (None, None)
+    return LabelResult(labels, queries, ap, first, top, len(index), score, answered)
 
 
 def require_images(labels: Labels, *, allow_missing: bool = False) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Ids
 from insclr.data.labels import Labels
+from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.metrics import Ranks
 from insclr.evaluation.protocol import Score
 
@@ -35,6 +36,8 @@ class LabelResult:
     first: Ranks  # (Q,) 0-based rank of the first positive
     top: Ids  # (Q, shown) rows of the labels found first, -1 where there are no more
     images: int  # size of the database
+    calibration: Calibration | None = None  # of the score, where it was measured
+    answered: Calibration | None = None  # after some pairs were answered
 
     @property
     def map(self) -> float:
@@ -71,6 +74,8 @@ class LabelResult:
             "images": self.images,
             "instances": self.per_instance(),
             "worst": [query._asdict() for query in self.worst()],
+            **(self.calibration.to_json() if self.calibration else {}),
+            **({f"with_{ANSWERS}_answers": self.answered.to_json()} if self.answered else {}),
         }
 
     def table(self) -> str:
@@ -81,12 +86,23 @@ class LabelResult:
             head,
             f"{values}{len(self.queries):9d}{self.images:9d}",
             "",
+            *self._score_lines(),
             "mAP per instance, lowest first",
         ]
         lines += [f"{value:9.2f}  {name}" for name, value in self.per_instance().items()]
         lines += ["", "worst queries (AP, rank of the first right result)"]
         lines += [f"{query.ap:9.2f} {query.first:8d}  {query.path}" for query in self.worst()]
         return "\n".join(lines)
+
+    def _score_lines(self) -> list[str]:
+        """How far the score can be trusted."""
+        if self.calibration is None or self.answered is None:
+            return []
+        return [
+            f"score: {self.calibration.line()}",
+            f"after {ANSWERS} answered pairs: {self.answered.line()}",
+            "",
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,19 +9,22 @@ import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.cells import one_line
-from insclr.data.decode import BadImage, Box, decode
+from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
+from insclr.files import content_hash
+from insclr.retrieval.copies import group_copies
 from insclr.retrieval.describer import describer_of
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
-from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
+from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
+_SPARE = 2  # results looked at for each one asked for, since copies are folded into one
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,17 @@ class Search:
 
 @dataclass(frozen=True)
 class Match:
-    """One image found: its cosine, the calibrated score, and whether it lies above the cut-off."""
+    """One image found: its cosine, the calibrated score and what that means."""
 
     id: int
     path: str
     similarity: float
     score: float
-    likely: bool
+    likely: bool  # more likely right than wrong
     columns: Mapping[str, str]
+    band: Band
+    is_query: bool = False  # the photo that was searched for: no answer
+    copies: tuple[str, ...] = ()  # paths of further results that show the same photo
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a line of JSON."""
@@ -74,12 +80,18 @@ class Found:
         return {"query": self.query, "matches": [match.to_json() for match in self.matches]}
 
     def table(self) -> str:
-        """A line a match, with a rule where the likely ones end."""
-        lines = ["score  cosine  path"]
-        for before, match in zip((None, *self.matches), self.matches, strict=False):
-            if not match.likely and (before is None or before.likely):
-                lines.append("-- below, it is more likely something else --")
-            lines.append(f"{match.score:5.2f}  {match.similarity:6.3f}  {one_line(match.path)}")
+        """A line a match: score, cosine, band and path, with the number of further copies."""
+        lines = ["score  cosine  band   path"]
+        for match in self.matches:
+            band = "query" if match.is_query else match.band
+            copies = (
+                f"  (+{len(match.copies)} cop{'y' if len(match.copies) == 1 else 'ies'})"
+                if match.copies
+                else ""
+            )
+            lines.append(
+                f"{match.score:5.2f}  {match.similarity:6.3f}  {band:5s}  {one_line(match.path)}{copies}"
+            )
         return "\n".join(lines if self.matches else ["nothing found"])
 
 
@@ -111,22 +123,31 @@ def search_files(
                 yield Found(path, error=bad.reason)
                 continue
             descriptors = describer.images([image], [box])
-            yield Found(str(query) if single else path, tuple(search_set(store, descriptors, asked)))
+            own = () if box else (content_hash(read_image_bytes(images.file(i))),)
+            matches = search_set(store, descriptors, asked, own=own)
+            yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
 
 
-def search_set(store: Store, queries: Descriptors, asked: Search) -> list[Match]:
-    """All queries together, as images of one instance (the paper's query set): mean or max of similarities."""
+def search_set(
+    store: Store, queries: Descriptors, asked: Search, *, own: Collection[str] = ()
+) -> list[Match]:
+    """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
+
+    Copies of a photo are one match. `own` are the content hashes of the query photos: their matches are marked as the
+    query and come besides the `top` others.
+    """
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
-    wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
+    wider = replace(asked, top=min(MAX_TOP, _SPARE * asked.top + len(own)))
+    wanted = max(wider.top, _SHORTLIST if asked.rerank else 0)
     ids, similarities = _nearest(store, queries, wanted, where, asked.aggregate)
     ids, similarities = ids[ids >= 0], similarities[ids >= 0]
     if asked.rerank:
         ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
-    return _matches(store, ids, similarities, asked, score_curve_of(store))
+    return _folded(store, _matches(store, ids, similarities, wider, score_curve_of(store)), asked.top, own)
 
 
 def _nearest(
@@ -179,7 +200,26 @@ def _matches(store: Store, ids: Ids, similarities: Scores, asked: Search, curve:
             float(scores[i]),
             bool(scores[i] >= LIKELY),
             rows[int(ids[i])].columns,
+            curve.band(float(scores[i])),
         )
         for i in good
         if int(ids[i]) in rows
     ]
+
+
+def _folded(store: Store, matches: list[Match], top: int, own: Collection[str]) -> list[Match]:
+    """The first `top` photos among the matches, each with its copies, and besides them the query's own, marked."""
+    hashes = {row.id: row.image.hash for row in store.rows([match.id for match in matches])}
+    matches = [match for match in matches if match.id in hashes]
+    if not matches:
+        return []
+    contents = [hashes[match.id] for match in matches]
+    folded: list[Match] = []
+    others = 0
+    for first, *copies in group_copies(contents, store.descriptors([match.id for match in matches])):
+        is_query = any(contents[place] in own for place in (first, *copies))
+        others += not is_query
+        if is_query or others <= top:
+            paths = tuple(matches[place].path for place in copies)
+            folded.append(replace(matches[first], is_query=is_query, copies=paths))
+    return folded

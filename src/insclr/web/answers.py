@@ -32,7 +32,7 @@ class StoreAnswer(BaseModel):
     name: str
     pictures: int
     model: str
-    cutoff: float = Field(description="cosine from which on a match is likely")
+    cutoff: float = Field(description="cosine of the line, a score of 0.25")
     columns: list[str] = Field(description="what a filter can use besides `path`")
     folder: str = Field(
         description="which folder relative paths start from; empty unless only this machine is served"
@@ -76,7 +76,10 @@ class MatchAnswer(PictureAnswer):
 
     similarity: float = Field(description="cosine")
     score: float = Field(description="calibrated: how likely it shows the same thing, 0 to 1")
-    likely: bool = Field(description="on the near side of the cut-off")
+    likely: bool = Field(description="more likely right than wrong")
+    band: Literal["sure", "maybe", "other"] = Field(description="what the score means")
+    is_query: bool = Field(description="the photo that was searched for: no answer, and not counted")
+    copies: list[str] = Field(description="paths of further results that show the same photo")
 
 
 class SearchAnswer(BaseModel):
@@ -84,7 +87,7 @@ class SearchAnswer(BaseModel):
 
     store: int
     cutoff: float
-    likely: int = Field(description="how many matches are on the near side of the cut-off")
+    likely: int = Field(description="how many matches are more likely right than wrong")
     reranked: bool
     milliseconds: float
     matches: list[MatchAnswer]
@@ -106,6 +109,9 @@ def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
         similarity=round(match.similarity, 4),
         score=round(match.score, 4),
         likely=match.likely,
+        band=match.band,
+        is_query=match.is_query,
+        copies=list(match.copies),
     )
 
 

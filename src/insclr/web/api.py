@@ -3,18 +3,18 @@
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, File, Form, Header, Path, Query, Request, Response, UploadFile
 from fastapi.concurrency import run_in_threadpool
 
-from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box
+from insclr.files import content_hash
 from insclr.retrieval.rerank import RERANKERS
-from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
+from insclr.retrieval.search import MAX_TOP, Search, search_set
 from insclr.retrieval.store import Row
 from insclr.web.answers import (
     AboutAnswer,
@@ -31,7 +31,6 @@ from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
 from insclr.web.originals import original_response
 from insclr.web.queries import (
-    RowQuery,
     UploadQuery,
     describe_queries,
     parse_boxes,
@@ -39,7 +38,7 @@ from insclr.web.queries import (
     require_few_pixels,
 )
 from insclr.web.request_checks import RETRY
-from insclr.web.served import Refused, Served, ServedStore
+from insclr.web.served import Refused, Served
 
 _SAYS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
@@ -162,11 +161,13 @@ def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswe
         max_pixels=limits.max_pixels,
         gone=gone,
     )
-    matches = _others(home, descriptors, query.asked, rows)
+    own = {one.row.image.hash for one in rows if one.box is None}
+    own |= {content_hash(one.content) for one in query.uploads if one.box is None}
+    matches = search_set(home.store, descriptors, query.asked, own=own)
     return SearchAnswer(
         store=query.store,
         cutoff=round(home.cutoff(), 4),
-        likely=sum(match.likely for match in matches),
+        likely=sum(match.likely and not match.is_query for match in matches),
         reranked=bool(query.asked.rerank),
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[match_answer(query.store, match, limits.root_path) for match in matches],
@@ -185,18 +186,6 @@ async def _unless_gone(
         return await task
     finally:
         gone.set()
-
-
-def _others(
-    home: ServedStore, descriptors: Descriptors, asked: Search, rows: Sequence[RowQuery]
-) -> list[Match]:
-    """The matches but the queries themselves: a whole indexed picture is no answer to itself.
-
-    They are told apart by their files, since another store gives the same file another id.
-    """
-    own = {one.home.file(one.row) for one in rows if one.box is None}
-    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))))
-    return [one for one in found if home.store.info.root / one.path not in own][: asked.top]
 
 
 @api.get("/stores/{store}/sample", responses=_SAYS)
