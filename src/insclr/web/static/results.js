@@ -7,17 +7,13 @@ const BANDS = [
   { name: "maybe", title: "Maybe", hint: "worth a look: some of these show it too" },
   { name: "other", title: "Other", hint: "probably show something else" },
 ];
-const MAYBE_SCORE = 0.1; // least score of "maybe" where the server gives no band
-
-export const bandOf = (match) => match.band ?? (match.likely ? "sure" : match.score >= MAYBE_SCORE ? "maybe" : "other");
-
 // Near-identical photos behind a tile: a list of them, or only their number.
 export const copiesOf = (match) => (Array.isArray(match.copies) ? match.copies.length : match.copies ?? 0);
 
 // How many tiles each band holds; the query itself is no answer.
 export function countBands(matches) {
   const counts = { sure: 0, maybe: 0, other: 0 };
-  for (const match of matches) if (!match.is_query) counts[bandOf(match)] += 1;
+  for (const match of matches) if (!match.is_query) counts[match.band] += 1;
   return counts;
 }
 
@@ -49,7 +45,7 @@ export class Results {
     }
     // The query's own photo is no answer of any band: it comes first of all.
     const own = matches.filter((one) => one.is_query);
-    const found = BANDS.map((band) => ({ ...band, matches: matches.filter((one) => !one.is_query && bandOf(one) === band.name) }));
+    const found = BANDS.map((band) => ({ ...band, matches: matches.filter((one) => !one.is_query && one.band === band.name) }));
     const bands = found.filter((band) => band.matches.length || band.name === "sure" && own.length === matches.length);
     bands[0].matches = [...own, ...bands[0].matches];
     this.matches = bands.flatMap((band) => band.matches);
@@ -93,7 +89,7 @@ export class Results {
 
   tile(match, i) {
     const sample = match.score === undefined;
-    const band = sample ? "" : bandOf(match);
+    const band = sample ? "" : match.band;
     const tile = element("div", { class: `tile ${band}${match.is_query ? " own" : ""}`, title: match.path, "data-ref": match.ref });
     tile.style.setProperty("--i", i);
     const image = element("img", { src: match.thumbnail, alt: "", loading: "lazy", decoding: "async" });
@@ -151,7 +147,7 @@ const percent = (match) => `${Math.round(match.score * 100)} %`;
 
 function label(match, sample) {
   if (sample) return `${match.path}: search from this photo`;
-  const said = [match.path, match.thing, match.is_query ? "your photo" : `${bandOf(match)}, ${percent(match)}`];
+  const said = [match.path, match.thing, match.is_query ? "your photo" : `${match.band}, ${percent(match)}`];
   if (copiesOf(match)) said.push(counted(copiesOf(match), "copy", "copies"));
   return `${said.filter(Boolean).join(", ")}: open`;
 }

@@ -2,7 +2,7 @@
 
 import { reasonMissing } from "./api.js";
 import { byId, copyText, counted, element, toast } from "./dom.js";
-import { bandOf, copiesOf } from "./results.js";
+import { copiesOf } from "./results.js";
 import { Zoom } from "./zoom.js";
 
 const SAID = { sure: "sure", maybe: "maybe", other: "probably something else" };
@@ -142,6 +142,6 @@ function facts(match) {
   const found = [];
   if (match.thing) found.push(["thing", match.thing]);
   if (match.is_query) found.push(["found", "this is your photo"]);
-  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${SAID[bandOf(match)]}`], ["cosine", match.similarity.toFixed(4)]);
+  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${SAID[match.band]}`], ["cosine", match.similarity.toFixed(4)]);
   return [...found, ...Object.entries(match.columns ?? {})];
 }
