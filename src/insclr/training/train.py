@@ -18,12 +18,14 @@ from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
+from insclr.mining.taught import Taught
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
 from insclr.model.refined import RefinedLinear
 from insclr.ranks import Ranks, joined
 from insclr.recipe import Recipe, RoundRecipe, load_recipe
+from insclr.retrieval.asking import taught_images
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
@@ -50,11 +52,12 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: Path | None = None,
+    answers: str | Path | None = None,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images.
+    pooled features for other runs on the images. `answers` is a store whose names and answers are learned from.
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
@@ -63,6 +66,10 @@ def train(
     if supervised and labels is None:
         raise UserError(
             f"{supervised[0]} learns from labels: pass --labels CSV, or choose a recipe that needs none."
+        )
+    if answers is not None and not any(create_method(each.method).teachable for each in recipe.rounds):
+        raise UserError(
+            f"The recipe {recipe.name} cannot learn from answers: choose fast, default or thorough."
         )
     with joined() as ranks:
         for each in recipe.rounds:
@@ -73,7 +80,7 @@ def train(
             run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
         if not ranks.from_first(run.finished):
             with run.writing() if ranks.first else nullcontext():
-                _Training(run, recipe, listed, labels, chosen, cache, ranks).complete()
+                _Training(run, recipe, listed, labels, chosen, cache, ranks, answers).complete()
         return load_model(run.path / MODEL_NAME)
 
 
@@ -89,8 +96,10 @@ class _Training:
         device: torch.device,
         cache: Path | None,
         ranks: Ranks,
+        answers: str | Path | None = None,
     ) -> None:
         self.run = run
+        self.answers = answers
         self.recipe = recipe
         self.ranks = ranks
         self.device = device
@@ -102,6 +111,7 @@ class _Training:
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
             self.listed = run.images(images)
+            run.answers(answers)
         if not ranks.first:
             require_visible(self.listed)
         self.features = RoundFeatures(
@@ -146,11 +156,20 @@ class _Training:
         self.features.usable = usable
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
+        self.taught = self._read_taught()
         if features is not None and ranks.first:
             self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
         self.watch = Watch(run, self.tracker, self.images, self.instances, ranks)
+
+    def _read_taught(self) -> Taught | None:
+        """What people said; kept by the run, so that it stays the same while they go on answering."""
+        with self.ranks.in_turn():
+            store = self.run.answers(self.answers)
+            if store is None:
+                return None
+            return self.run.taught(lambda: taught_images(store, self.images))
 
     def _start_fc(self, features: PooledFeatures) -> None:
         wanted, fc = self.recipe.network, self.network.fc
@@ -209,6 +228,7 @@ class _Training:
             ranks=self.ranks,
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
+            taught=self.taught,
         )
 
     def _prepare(self, method: Method, recipe: RoundRecipe, start: RoundStart) -> Prepared:
@@ -318,6 +338,10 @@ class _Training:
             notes = {"images": str(len(self.images))}
             if any(each.method.supervised for each in self.recipe.rounds):
                 notes["labels"] = "this model was TRAINED WITH LABELS"
+            if self.taught is not None:
+                notes["answers"] = (
+                    f"{int(self.taught.taught.sum())} images are of groups that people spoke about"
+                )
             save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()
 
