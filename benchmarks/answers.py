@@ -85,10 +85,10 @@ class Collection:
             return model.network.describe_pooled(pooled.plain).float().numpy()
 
     def store(self, folder: Path, model: Model, journal: list[Entry]) -> Store:
-        """A store of the model's descriptors, with what was said before."""
+        """A store of the model's descriptors, with what was said before; its folder stands in for a fingerprint."""
         descriptors = self.describe(model)
         shutil.rmtree(folder, ignore_errors=True)
-        info = StoreInfo("simulated", "0" * 64, descriptors.shape[1], self.images.root)
+        info = StoreInfo("simulated", str(folder), descriptors.shape[1], self.images.root)
         store = create_store(folder, info)
         # The number of an image stands in for the hash of its content.
         rows = [
@@ -117,6 +117,7 @@ def ask(
             names[query],
             [names[one] for one, same in said.items() if same],
             [names[one] for one, same in said.items() if not same],
+            store.info.fingerprint,
         )
         store.append([entry])
         asking.hear([Link(names[query], names[one], same, entry.id) for one, same in said.items()])

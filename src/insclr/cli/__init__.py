@@ -39,7 +39,7 @@ class _Stopped(BaseException):
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
-    from insclr.cli import evaluation, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:

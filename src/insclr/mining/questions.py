@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from insclr.arrays import Descriptors, Ids
 from insclr.mining.groups import Grouping, group_images, join_known, neighbour_pairs, sum_parts
@@ -20,10 +21,8 @@ CANDIDATES = 12  # on a screen
 _IMAGES_A_PART = 5  # on average, where parts stop growing
 _BELIEF_NEIGHBOURS = 12
 _FLOOR = 0.25  # least average similarity within a part, from strangers (0) to the same image (1)
-_FIRST_MIDDLE, _FIRST_WIDTH = 0.5, 0.1  # of the curve, before any answer
-_MIDDLE_SPREAD = 0.15  # how far the middle is expected to be from the first guess
-_WIDTHS = (0.04, 0.06, 0.08, 0.1, 0.15, 0.2)
-_ANSWERS_TO_FIT = 24
+_FIRST_MIDDLE, _FIRST_WIDTH = 0.5, 0.1  # of the probability, before any answer
+_GUESSES, _GUESS_WEIGHT = 21, 0.5  # points of the first guess, and how many answers each counts for
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,23 @@ class Screen:
 
 @dataclass(frozen=True)
 class Curve:
-    """The probability that two groups show one instance, by their average similarity."""
+    """The probability that two groups show one instance, a rising line over their average similarity."""
 
-    middle: float
-    width: float
+    similarities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+    @property
+    def middle(self) -> float:
+        """The similarity from which on two groups are believed to be one instance."""
+        return float(
+            np.interp(
+                0.5, self.probabilities + np.linspace(0, 1e-9, len(self.similarities)), self.similarities
+            )
+        )
 
     def same(self, similarity: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """The probability at these similarities."""
-        return np.asarray(1 / (1 + np.exp(-(similarity - self.middle) / self.width)))
+        return np.asarray(np.interp(similarity, self.similarities, self.probabilities))
 
 
 class Questions:
@@ -69,7 +77,8 @@ class Questions:
         self._neighbours = neighbours
         self._strangers = strangers
         self._answers: list[tuple[float, bool]] = []
-        self.curve = Curve(self._similarity(_FIRST_MIDDLE), _FIRST_WIDTH * (1 - strangers))
+        self._asked: list[tuple[int, int]] = []
+        self.curve = _fit((), strangers)
         if answers:
             # How alike the two were before anybody spoke: what is known to be the same is in one part by now.
             nobody = np.arange(len(descriptors))
@@ -109,10 +118,10 @@ class Questions:
 
     def learn(self, answers: Sequence[tuple[int, int, bool]]) -> None:
         """Fit the curve to answers (image, image, same) about groups as they are now, before `know` joins them."""
+        self._asked += [(a, b) for a, b, _ in answers]
         groups = [(self.group[a], self.group[b], same) for a, b, same in answers]
         self._answers += [(float(self._average[a, b]), same) for a, b, same in groups if a != b]
-        if len(self._answers) >= _ANSWERS_TO_FIT:
-            self.curve = _fit(self._answers, self._similarity(_FIRST_MIDDLE), 1 - self._strangers)
+        self.curve = _fit(self._answers, self._strangers)
 
     def believed(self) -> Ids:
         """The groups (N,) that the collection is believed to have."""
@@ -144,6 +153,10 @@ class Questions:
         moved = 2 * np.outer(sizes, sizes) / np.add.outer(sizes, sizes)
         value = np.where(together, 1 - likely, likely) * moved
         value[self._apart] = 0.0
+        # An answer that could not be followed, because it contradicts another, is not asked for again.
+        for one, other in self._asked:
+            a, b = self.group[one], self.group[other]
+            value[a, b] = value[b, a] = 0.0
         np.fill_diagonal(value, 0.0)
         return value
 
@@ -171,17 +184,17 @@ def _some_places(same: Ids, apart: Iterable[tuple[int, int]]) -> Iterator[tuple[
         yield number, np.flatnonzero(same == number)
 
 
-def _fit(answers: Sequence[tuple[float, bool]], middle: float, scale: float) -> Curve:
-    """The most likely curve, among a grid of them, with a preference for the first guess."""
-    similarities = np.array([similarity for similarity, _ in answers])
-    same = np.array([one for _, one in answers])
-    best, found = -np.inf, Curve(middle, _FIRST_WIDTH * scale)
-    for candidate in np.arange(-0.4, 0.42, 0.02) * scale + middle:
-        for width in _WIDTHS:
-            curve = Curve(float(candidate), width * scale)
-            likely = np.clip(curve.same(similarities), 1e-3, 1 - 1e-3)
-            fits = float(np.log(np.where(same, likely, 1 - likely)).sum())
-            fits -= ((candidate - middle) / (_MIDDLE_SPREAD * scale)) ** 2 / 2
-            if fits > best:
-                best, found = fits, curve
-    return found
+def _fit(answers: Sequence[tuple[float, bool]], strangers: float) -> Curve:
+    """The rising line that fits the answers best, with a first guess that counts like a few of them."""
+    share = np.linspace(0, 1, _GUESSES)  # from strangers to the same image
+    guess = 1 / (1 + np.exp(-(share - _FIRST_MIDDLE) / _FIRST_WIDTH))
+    at = np.concatenate([strangers + share * (1 - strangers), [similarity for similarity, _ in answers]])
+    said = np.concatenate([guess, [float(same) for _, same in answers]])
+    weights = np.concatenate([np.full(_GUESSES, _GUESS_WEIGHT), np.ones(len(answers))])
+    order = np.argsort(at, kind="stable")
+    rising = isotonic_regression(said[order], weights=weights[order]).x
+    # Means over neighbouring answers: steps of the fit are no knowledge of where exactly it rises.
+    bins = np.array_split(np.arange(len(order)), max(2, min(_GUESSES, len(order) // 4)))
+    middles = [float(np.average(at[order][part], weights=weights[order][part])) for part in bins]
+    levels = [float(np.average(rising[part], weights=weights[order][part])) for part in bins]
+    return Curve(np.array(middles), np.array(levels))

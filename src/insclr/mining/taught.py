@@ -6,6 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+_PAIRS_AN_IMAGE = 10  # drawn of its group
+
 
 @dataclass(frozen=True)
 class Taught:
@@ -48,3 +50,21 @@ class Taught:
         """Whether people said that `images` (T, J) show other instances than their anchor (T,)."""
         number = self._number[self.groups].to(anchors.device)
         return self._different.to(anchors.device)[number[anchors][:, None], number[images]]
+
+    def some(self, rows: slice) -> "Taught":
+        """The same of some of the images."""
+        return Taught(self.groups[rows], self.spoken[rows], self.apart)
+
+    def corrected(self, first: Tensor, second: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Pairs of images (P,), (P,) that show one instance: mined ones where people said nothing, else theirs."""
+        unsaid = ~(self.taught[first] | self.taught[second])
+        places = self.taught.nonzero()[:, 0]
+        by_group = self.groups.argsort(stable=True)
+        sizes = torch.bincount(self.groups)
+        starts = sizes.cumsum(0) - sizes
+        anchors = places.repeat(_PAIRS_AN_IMAGE)
+        group = self.groups[anchors]
+        drawn = (torch.rand(len(anchors), generator=generator) * sizes[group]).long()
+        others = by_group[starts[group] + drawn]
+        real = anchors != others
+        return torch.cat([first[unsaid], anchors[real]]), torch.cat([second[unsaid], others[real]])

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,37 +13,15 @@ from insclr.data.decode import BadImage, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import content_hash
-from insclr.mining.links import Link, Links
+from insclr.mining.links import Link
 from insclr.mining.questions import Questions, Screen
 from insclr.mining.taught import Taught
+from insclr.retrieval.known import known_places
 from insclr.retrieval.said import Said, links_to_learn, read_said
 from insclr.retrieval.store import Store, open_store
 
 _NEIGHBOURS = 10
 _STRANGERS = 2000  # random pairs whose mean similarity is that of strangers
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of N images by their places: numbers of what they show, and numbers that are apart."""
-
-    same: Ids  # (N,) the first place of its component
-    apart: list[tuple[int, int]]
-
-    @staticmethod
-    def of(links: Links, place: dict[str, int]) -> "Known":
-        """What links say about images at these places; images elsewhere still carry what follows from them."""
-        same = np.arange(len(place) and max(place.values()) + 1)
-        first: dict[str, int] = {}
-        for component in links.components():
-            places = [place[image] for image in component if image in place]
-            if places:
-                same[places] = places[0]
-                first[links.root(component[0])] = places[0]
-        roots = ((links.root(one), links.root(other)) for one, other in links.apart())
-        return Known(
-            same, [(first[one], first[other]) for one, other in roots if one in first and other in first]
-        )
 
 
 class Asking:
@@ -60,13 +37,15 @@ class Asking:
             raise UserError("There are too few photos to ask about: index at least three.")
         descriptors = store.descriptors(self.ids)  # (N, D)
         self._links = links_to_learn(said)
-        known = Known.of(self._links, self.place)
+        known = known_places(self._links, self.hashes)
+        # A model that learned from answers finds their pairs alike, which says nothing about others.
+        own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
         self.questions = Questions(
             descriptors,
             _neighbours(store, descriptors, self.ids),
             known.same,
             known.apart,
-            self._answers(said.links),
+            self._answers(own),
             strangers=_strangers(descriptors),
         )
         self._passed_over = {self.place[image] for image in said.skipped if image in self.place}
@@ -80,7 +59,7 @@ class Asking:
         self.questions.learn(self._answers(links))
         for link in links:
             self._links.add(link)
-        known = Known.of(self._links, self.place)
+        known = known_places(self._links, self.hashes)
         self.questions.know(known.same, known.apart)
 
     def pass_over(self, image: str) -> None:
@@ -90,7 +69,7 @@ class Asking:
     def taught(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
         """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
         groups = self.questions.believed()
-        known = Known.of(self._links, self.place)
+        known = known_places(self._links, self.hashes)
         told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
         told[[place for pair in known.apart for place in pair]] = True
         spoken = np.isin(groups, groups[told])

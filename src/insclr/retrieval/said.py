@@ -4,7 +4,7 @@ Images are named by the hash of their content, so all of it survives a new name 
 anew and another model. Nothing is ever changed in the journal: undoing is an entry too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,8 +34,8 @@ class Judged:
 
     query: str
     result: str
+    rank: int  # of the result, from 1
     same: bool
-    model: str  # fingerprint of the model whose result it was
 
 
 @dataclass
@@ -48,6 +48,7 @@ class Said:
     links: list[Link] = field(default_factory=list)  # that people meant as such
     skipped: set[str] = field(default_factory=set)  # queries that people passed over
     judged: list[Judged] = field(default_factory=list)
+    asked_by: dict[str, str] = field(default_factory=dict)  # entry of an answer: the model that asked
 
     def name_of(self, image: str) -> str:
         """The name of the thing that the image was said to show; empty where there is none."""
@@ -102,9 +103,13 @@ def links_to_learn(said: Said) -> Links:
 # What people do, as entries
 
 
-def answer(query: str, same: Sequence[str], different: Sequence[str]) -> Entry:
-    """A screen: which candidates show the same thing as the query, which do not."""
-    return new_entry("answer", {"query": query, "same": list(same), "different": list(different)})
+def answer(query: str, same: Sequence[str], different: Sequence[str], model: str = "") -> Entry:
+    """A screen: which candidates show the same thing as the query, which do not.
+
+    `model` is the fingerprint of the model that chose the candidates.
+    """
+    data = {"query": query, "same": list(same), "different": list(different), "model": model}
+    return new_entry("answer", data)
 
 
 def skip(query: str) -> Entry:
@@ -112,9 +117,10 @@ def skip(query: str) -> Entry:
     return new_entry("skip", {"query": query})
 
 
-def judge(query: str, result: str, *, same: bool, model: str) -> Entry:
-    """An answer of the fair sample: kept apart, it measures and never teaches."""
-    return new_entry("judge", {"query": query, "result": result, "same": same, "model": model})
+def judge(query: str, result: str, rank: int, *, same: bool, model: str) -> Entry:
+    """An answer of the fair sample, `model` being a fingerprint: kept apart, it measures and never teaches."""
+    data = {"query": query, "result": result, "rank": rank, "same": same, "model": model}
+    return new_entry("judge", data)
 
 
 def name_thing(thing: str, name: str, images: Sequence[str], split_from: str = "") -> list[Entry]:
@@ -164,6 +170,24 @@ def undo(store: Store, entry: str = "") -> Entry:
     return found
 
 
+def describe_entry(entry: Entry, paths: Mapping[str, str]) -> str:
+    """An entry in words; `paths` names photos by the hashes of their content."""
+    data = entry.data
+    images = len(data.get("images", ()))
+    query = paths.get(str(data.get("query", "")), "a photo that is not here")
+    words = {
+        "answer": f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different",
+        "skip": f"{query}: skipped",
+        "judge": f"{query}: a result judged {'right' if data.get('same') else 'wrong'}",
+        "name": f"{images} photos called {data.get('name') or 'one thing'}",
+        "add": f"{images} photos added to a thing",
+        "remove": f"{images} photos taken out of a thing",
+        "merge": "two things joined",
+        "hide": "a thing hidden" if data.get("hidden") else "a thing shown again",
+    }
+    return words.get(entry.kind, entry.kind)
+
+
 def checked_name(name: str) -> str:
     """A name as it is kept: one line, without space around it; UserError when it is too long or no text."""
     name = " ".join(name.split())
@@ -186,6 +210,7 @@ def _parts(kind: str, thing: str, images: Sequence[str]) -> list[Entry]:
 
 def _answer(said: Said, entry: Entry) -> None:
     query = str(entry.data["query"])
+    said.asked_by[entry.id] = str(entry.data.get("model", ""))
     for key, same in (("same", True), ("different", False)):
         said.links += [Link(query, str(image), same, entry.id) for image in entry.data.get(key, ())]
 
@@ -196,9 +221,7 @@ def _skip(said: Said, entry: Entry) -> None:
 
 def _judge(said: Said, entry: Entry) -> None:
     data = entry.data
-    said.judged.append(
-        Judged(str(data["query"]), str(data["result"]), bool(data["same"]), str(data["model"]))
-    )
+    said.judged.append(Judged(str(data["query"]), str(data["result"]), int(data["rank"]), bool(data["same"])))
 
 
 def _name(said: Said, entry: Entry) -> None:

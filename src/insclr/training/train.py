@@ -179,7 +179,9 @@ class _Training:
             start = pca_start(features.plain, self.network.dim, wanted.start_power)
         else:
             settings = self.recipe.rounds[0].method
-            start = views_start(features.plain, features.views, self.network.dim, settings, self.recipe.seed)
+            start = views_start(
+                features.plain, features.views, self.network.dim, settings, self.recipe.seed, self.taught
+            )
         apply_start(fc, start)
         self.run.note_start(start.size, start.reasons, fc)
 
