@@ -188,7 +188,7 @@ def test_the_whole_loop_ends_in_a_better_model(browser: webdriver.Chrome, tmp_pa
             expected = f"{number} screen"
             window.until(lambda expected=expected: window.one("#count").text.startswith(expected))
         window.one("#learn").click()
-        window.until(lambda: window.one("#learning").get_attribute("data-state") in ("done", "failed"), 400)
+        window.until(lambda: window.one("#learning").get_attribute("data-state") in ("done", "failed"), 600)
         assert window.one("#learning").get_attribute("data-state") == "done", window.one("#learning").text
         window.open()
         window.until(lambda: len(window.all("#compare button")) == 2)

@@ -12,6 +12,9 @@ from insclr.model.model_file import Model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.store import Store, open_store
+from insclr.retrieval.view_features import FeatureDescriber
+
+_FEATURES = "features"  # a note of the store
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ def learn(
     """
     store = open_store(uri)
     try:
-        images, cache = _images(store), store.cache / "features"
+        images, cache = _images(store), _features(store)
     finally:
         store.close()
     if out.exists() and any(out.iterdir()):
@@ -47,16 +50,25 @@ def index_learned(uri: str, model: Model, out: Path) -> IndexReport:
     """Index the photos of a store with another model, and take over what people said."""
     old = open_store(uri)
     try:
-        describer = ModelDescriber(str(out / "run"), model)
+        # Where only the last layer learned, the next model will need no photo again.
+        only_last = all(each.train == "fc" for each in model.recipe.rounds)
+        name, cache = str(out / "run"), _features(old)
+        describer = FeatureDescriber(name, model, cache) if only_last else ModelDescriber(name, model)
         report = index_images(describer, _images(old), out / "store")
         new = open_store(out / "store")
         try:
             new.append(old.journal())
+            new.set_note(_FEATURES, str(cache))
         finally:
             new.close()
     finally:
         old.close()
     return report
+
+
+def _features(store: Store) -> Path:
+    """Where the features of its photos are kept: a learned store shares those of the store it came from."""
+    return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
 def _images(store: Store) -> ImageList:

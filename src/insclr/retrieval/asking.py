@@ -99,12 +99,26 @@ def taught_images(uri: str | Path, images: ImageList) -> Taught:
     of_image = [int(groups[place]) if place >= 0 else next(own) for place in places]
     told = [bool(spoken[place]) if place >= 0 else False for place in places]
     if not any(told):
-        raise UserError(
-            f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
-            f"`insclr serve {uri}`, or name some things, or leave --answers out."
-        )
+        raise _nothing_said(uri)
     pairs = torch.tensor(apart, dtype=torch.int64).reshape(-1, 2)
     return Taught(torch.tensor(of_image), torch.tensor(told), pairs)
+
+
+def require_said(uri: str | Path) -> None:
+    """UserError when there is no such store, or nobody said anything about its photos."""
+    store = open_store(uri)
+    try:
+        if not read_said(store).all_links():
+            raise _nothing_said(uri)
+    finally:
+        store.close()
+
+
+def _nothing_said(uri: str | Path) -> UserError:
+    return UserError(
+        f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
+        f"`insclr serve {uri}`, or name some things, or leave --answers out."
+    )
 
 
 def _hashes(store: Store, images: ImageList) -> list[str]:

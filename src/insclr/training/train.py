@@ -25,7 +25,7 @@ from insclr.model.network import create_network
 from insclr.model.refined import RefinedLinear
 from insclr.ranks import Ranks, joined
 from insclr.recipe import Recipe, RoundRecipe, load_recipe
-from insclr.retrieval.asking import taught_images
+from insclr.retrieval.asking import require_said, taught_images
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
@@ -71,6 +71,8 @@ def train(
         raise UserError(
             f"The recipe {recipe.name} cannot learn from answers: choose fast, default or thorough."
         )
+    if answers is not None and not resume:
+        require_said(answers)  # before anything is made
     with joined() as ranks:
         for each in recipe.rounds:
             if each.train == "all":

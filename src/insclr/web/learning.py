@@ -88,6 +88,7 @@ class Learning:
     ) -> None:
         status = process.wait()
         took = time.monotonic() - self._began
+        state = LearningState("failed", took, "it ended unexpectedly: see the server's log")
         try:
             if status:
                 log.seek(0)
@@ -100,8 +101,8 @@ class Learning:
             state = LearningState("failed", took, str(error))
         finally:
             log.close()
-        with self._lock:
-            self._state = state
+            with self._lock:
+                self._state = state
 
     def _show(self, out: Path) -> None:
         """Serve the new store, and the one it came from as "before"."""
