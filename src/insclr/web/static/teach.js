@@ -104,7 +104,11 @@ async function watchLearning() {
 }
 
 byId("learn").addEventListener("click", async () => {
-  if (!(await attempt(said.learn))) return;
+  try {
+    await said.learn();
+  } catch (error) {
+    return toast(error.message);
+  }
   byId("learn").dataset.asked = "yes";
   watchLearning();
 });
