@@ -84,7 +84,7 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
         else:
             alone += rest
     shown = [_shown(store, said, id_, rows) for id_, rows in members.items()]
-    shown.sort(key=lambda thing: (-len(thing.rows), thing.id))
+    shown.sort(key=lambda thing: (-len(thing.rows), not thing.name, thing.name, thing.id))
     return Gallery(tuple(shown), tuple(alone))
 
 
