@@ -28,6 +28,16 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
     ] = False,
+    regions: Annotated[
+        bool,
+        typer.Option("--regions", help="Keep vectors of parts too, to find small things: use --size 448."),
+    ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Keep local features, for --rerank geometric (54 kB a photo).")
+    ] = False,
+    size: Annotated[
+        int, typer.Option(help="Side at which photos are described; 0 = what the model remembers.")
+    ] = 0,
     device: Device = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
@@ -37,11 +47,20 @@ def index(
     from insclr.model.model_file import resolve_model
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
+    from insclr.retrieval.local.features import require_opencv
 
     found = resolve_model(model)
     place(found.network, device)
+    if local:
+        require_opencv()
     report = index_images(
-        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
+        ModelDescriber(model, found, size=size),
+        list_images(images),
+        store,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
     )
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
@@ -58,7 +77,12 @@ def search(
     where: Annotated[
         str, typer.Option(help='Filter on metadata, e.g. "year >= 1900 and room = attic".')
     ] = "",
-    rerank: Annotated[str, typer.Option(help="Re-rank by this method.")] = "",
+    rerank: Annotated[str, typer.Option(help="Re-rank by this method; geometric and dsm match points.")] = "",
+    ranking: Annotated[
+        str,
+        typer.Option(help="global (whole photos), regions (their best part) or asmk (local descriptors)."),
+    ] = "global",
+    regions: Annotated[bool, typer.Option("--regions", help="The same as --ranking regions.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
     device: Device = "auto",
@@ -66,7 +90,8 @@ def search(
     """Find every photo of the thing in a photo."""
     from insclr.retrieval.search import Search, search_files
 
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
+    ranking = "regions" if regions else ranking
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
     part = _parse_box(box) if box else None
     for found in search_files(store, query, asked, box=part, model=model, device=device):
         if as_json or query.is_dir():

@@ -15,13 +15,15 @@ from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.data.views import at_scale, descriptor_views
+from insclr.errors import UserError
 from insclr.model.device import describing_autocast, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describe import decoded_longest, describe_with
-from insclr.retrieval.store import StoreInfo
+from insclr.retrieval.store import Regions, StoreInfo
 
 # So few files are decoded in this process: starting others would take longer.
 _FEW_FILES = 16
+_SIZES = (16, 4096)
 
 
 class Describer(Protocol):
@@ -34,52 +36,79 @@ class Describer(Protocol):
     fingerprint: str
     dim: int
     longest: int
+    size: int  # side in pixels at which images are described; 0: what the model remembers
 
-    def files(self, images: ImageList, skipped: Skipped) -> tuple[Descriptors, list[str]]:
+    def files(
+        self, images: ImageList, skipped: Skipped, regions: list[Regions] | None = None
+    ) -> tuple[Descriptors, list[str]]:
         """Unit descriptors (images, dim), and the `content_hash` of the bytes that each was made from.
 
-        The row of an unreadable file is zero, and `skipped` says why.
+        The row of an unreadable file is zero, and `skipped` says why. `regions` is filled with those of every file.
         """
 
-    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
-        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
+    def images(
+        self,
+        images: Sequence[Image.Image],
+        boxes: Sequence[Box | None] | None = None,
+        *,
+        own_size: bool = False,
+    ) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes.
+
+        With `own_size` they are described at the size that the model remembers: to be compared with regions.
+        """
 
 
 class ModelDescriber:
     """A describer with a model's network, at the size and scales of its recipe; safe to share by threads."""
 
-    def __init__(self, name: str, model: Model, workers: int = -1) -> None:
+    def __init__(self, name: str, model: Model, workers: int = -1, size: int = 0) -> None:
         # A store is used from other folders too: it remembers where the model really is.
         self.name = str(Path(name).resolve()) if Path(name).exists() else name
         self.fingerprint = model.fingerprint
         self.dim = model.network.dim
-        self.longest = decoded_longest(model.recipe.descriptor.size, model.recipe.descriptor.zoom)
+        if size and not _SIZES[0] <= size <= _SIZES[1]:
+            raise UserError(f"images can be described at {_SIZES[0]} to {_SIZES[1]} pixels, not at {size}")
+        self.size = size if size != model.recipe.descriptor.size else 0
+        self._descriptor = model.recipe.descriptor.with_(**({"size": size} if size else {}))
+        self.longest = decoded_longest(self._descriptor.size, self._descriptor.zoom)
         self._model = model
         self._workers = workers
         # Two at a time: more would only take the cores from each other.
         self._turns = threading.BoundedSemaphore(2)
 
-    def files(self, images: ImageList, skipped: Skipped) -> tuple[Descriptors, list[str]]:
+    def files(
+        self, images: ImageList, skipped: Skipped, regions: list[Regions] | None = None
+    ) -> tuple[Descriptors, list[str]]:
         """Unit descriptors (images, dim), and the `content_hash` of the bytes that each was made from.
 
-        The row of an unreadable file is zero, and `skipped` says why.
+        The row of an unreadable file is zero, and `skipped` says why. `regions` is filled with those of every file.
         """
-        descriptor = self._model.recipe.descriptor
         hashes: dict[int, str] = {}
         with self._turns:
             found = describe_with(
                 self._model.network,
                 images,
-                **descriptor.model_dump(),
+                **self._descriptor.model_dump(),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
                 hashes=hashes,
+                regions=regions,
             )
         return np.asarray(found.numpy(), dtype=np.float32), [hashes[i] for i in range(len(images))]
 
-    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
-        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
-        wanted = self._model.recipe.descriptor
+    def images(
+        self,
+        images: Sequence[Image.Image],
+        boxes: Sequence[Box | None] | None = None,
+        *,
+        own_size: bool = False,
+    ) -> Descriptors:
+        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes.
+
+        With `own_size` they are described at the size that the model remembers: to be compared with regions.
+        """
+        wanted = self._model.recipe.descriptor if own_size else self._descriptor
         network = self._model.network.eval()
         device = network.device
         descriptors = []
@@ -98,6 +127,6 @@ def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: st
     name = model or info.model
     found = resolve_model(name)
     place(found.network, device)
-    describer = ModelDescriber(name, found, workers)
+    describer = ModelDescriber(name, found, workers, info.size)
     info.refuse_other_model(describer.fingerprint, "searched here")
     return describer

@@ -1,11 +1,12 @@
 """From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from PIL import Image
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.cells import one_line
@@ -13,6 +14,10 @@ from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
+from insclr.retrieval.local.features import LONGEST
+from insclr.retrieval.local.ranking import VERIFIERS, Results, check_ranking, joined_queries, verified
+from insclr.retrieval.local.verification import QueryParts, query_parts
+from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
@@ -32,6 +37,7 @@ class Search:
     where: str = ""
     rerank: str = ""
     aggregate: Literal["mean", "max"] = "mean"  # psi of the paper: over the members of a query set
+    ranking: str = "global"  # by whole images, by their best region, or by ASMK
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= MAX_TOP:
@@ -40,6 +46,13 @@ class Search:
             raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
         if self.aggregate not in ("mean", "max"):
             raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+        check_ranking(self.ranking)
+
+    @property
+    def verifier(self) -> str:
+        """The name of the re-ranker where it is one that compares images rather than descriptors."""
+        plain = "".join(letter for letter in self.rerank.casefold() if letter.isalnum())
+        return plain if plain in VERIFIERS else ""
 
 
 @dataclass(frozen=True)
@@ -52,10 +65,13 @@ class Match:
     score: float
     likely: bool
     columns: Mapping[str, str]
+    box: Box | None = None  # where the thing is, as fractions of the image, where that is known
+    inliers: int | None = None  # matched points that prove it, where it was verified
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for a line of JSON."""
-        return asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+        """Plain values, for a line of JSON; what is not known is left out."""
+        values = asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -109,23 +125,41 @@ def search_files(
                     raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
                 yield Found(path, error=bad.reason)
                 continue
-            descriptors = describer.images([image], [box])
-            yield Found(str(query) if single else path, tuple(search_set(store, descriptors, asked)))
+            descriptors = describer.images([image], [box], own_size=asked.ranking == "regions")
+            parts = _query_parts(images, i, image, box) if asked.verifier else None
+            matches = search_set(store, descriptors, asked, [parts] if parts else [])
+            yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
 
 
-def search_set(store: Store, queries: Descriptors, asked: Search) -> list[Match]:
-    """All queries together, as images of one instance (the paper's query set): mean or max of similarities."""
+def search_set(
+    store: Store, queries: Descriptors, asked: Search, parts: Sequence[QueryParts] = ()
+) -> list[Match]:
+    """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
+
+    `parts` are what a verifier compares, of as many of the queries as have them.
+    """
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
-    ids, similarities = _nearest(store, queries, wanted, where, asked.aggregate)
-    ids, similarities = ids[ids >= 0], similarities[ids >= 0]
-    if asked.rerank:
-        ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
-    return _matches(store, ids, similarities, asked, score_curve_of(store))
+    found = _ranked(store, queries, wanted, where, asked)
+    if asked.verifier:
+        found = verified(store, found, parts)
+    elif asked.rerank:
+        found = _reranked(store, queries, found, asked.rerank)
+    return _matches(store, found, asked, score_curve_of(store))
+
+
+def _ranked(store: Store, queries: Descriptors, top: int, where: Condition | None, asked: Search) -> Results:
+    """The results of the ranking that is asked for."""
+    if asked.ranking == "regions":
+        ids, similarities, boxes = search_best_region(store, joined_queries(queries), top, where)
+        there = ids[0] >= 0
+        return Results(ids[0][there], similarities[0][there], boxes[0][there])
+    ids, similarities = _nearest(store, queries, top, where, asked.aggregate)
+    return Results(ids[ids >= 0], similarities[ids >= 0])
 
 
 def _nearest(
@@ -152,33 +186,43 @@ def _nearest(
     return flat_ids[order], flat[order]
 
 
-def _reranked(
-    store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
-) -> tuple[Ids, Scores]:
+def _reranked(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
     rerank = reranker_named(name)
-    if len(ids) < 2:
-        return ids, similarities
-    mean = queries.mean(0, keepdims=True)
-    query = np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
-    places = np.arange(len(ids))[None]  # (1, shortlist): the shortlist is the re-ranker's whole database
-    ranking = rerank(query, store.descriptors(ids), Ranking(places, similarities[None].astype(np.float32)))
-    return ids[ranking.ids[0]], similarities[ranking.ids[0]]
+    if len(found.ids) < 2:
+        return found
+    places = np.arange(len(found.ids))[
+        None
+    ]  # (1, shortlist): the shortlist is the re-ranker's whole database
+    shortlist = Ranking(places, found.similarities[None].astype(np.float32))
+    order = rerank(joined_queries(queries), store.descriptors(found.ids), shortlist).ids[0]
+    boxes = None if found.boxes is None else found.boxes[order]
+    return Results(found.ids[order], found.similarities[order], boxes)
 
 
-def _matches(store: Store, ids: Ids, similarities: Scores, asked: Search, curve: ScoreCurve) -> list[Match]:
-    scores = curve.score(similarities)
-    good = np.flatnonzero(scores >= asked.min_score)[: asked.top]
-    rows = {row.id: row.image for row in store.rows(ids[good].tolist())}
+def _matches(store: Store, found: Results, asked: Search, curve: ScoreCurve) -> list[Match]:
+    scores = curve.score(found.similarities)
+    good = np.flatnonzero(scores >= asked.min_score)[: asked.top].tolist()
+    ids = found.ids.tolist()
+    rows = {row.id: row.image for row in store.rows([ids[i] for i in good])}
     return [
         Match(
-            int(ids[i]),
-            rows[int(ids[i])].path,
-            float(similarities[i]),
+            ids[i],
+            rows[ids[i]].path,
+            float(found.similarities[i]),
             float(scores[i]),
             bool(scores[i] >= LIKELY),
-            rows[int(ids[i])].columns,
+            rows[ids[i]].columns,
+            found.box(i),
+            found.inliers(i),
         )
         for i in good
-        if int(ids[i]) in rows
+        if ids[i] in rows
     ]
+
+
+def _query_parts(images: ImageList, i: int, image: Image.Image, box: Box | None) -> QueryParts:
+    """The local features of a query, from an image large enough for them."""
+    if box is None and max(image.size) < LONGEST:
+        image = decode(images.file(i), LONGEST)
+    return query_parts(image, box)

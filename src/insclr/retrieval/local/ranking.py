@@ -1,0 +1,100 @@
+"""The rankings a search can ask for, and the verification of their first results, behind one function."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from insclr.arrays import Boxes, Descriptors, Ids, Scores
+from insclr.errors import UserError
+from insclr.retrieval.local.geometry import Geometry
+from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.local.verification import VERIFIED, QueryParts, verified_order, verify_rows
+from insclr.retrieval.store import Store
+
+_log = logging.getLogger(__name__)
+
+RANKINGS = ("global", "regions", "asmk")
+VERIFIERS = {
+    "geometric": "matched points (SIFT) that agree on one transform",
+    "dsm": "matches between cells of the network's own feature map",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows found for one query or query set, best first."""
+
+    ids: Ids  # (results,)
+    similarities: Scores  # (results,)
+    boxes: Boxes | None = None  # (results, 4) where the thing is, as fractions; the ranking may not say
+    geometries: Sequence[Geometry | None] = ()  # of the first ones, where they were verified
+
+    def box(self, place: int) -> tuple[float, float, float, float] | None:
+        """Where the thing is in a result: by its geometry, else by the ranking; None: nobody knows."""
+        geometry = self.geometries[place] if place < len(self.geometries) else None
+        if geometry is not None:
+            return geometry.box
+        if self.boxes is None:
+            return None
+        left, top, right, bottom = (round(float(side), 4) for side in self.boxes[place])
+        return left, top, right, bottom
+
+    def inliers(self, place: int) -> int | None:
+        """How many matched points prove a result; None: it was not looked at."""
+        if place >= len(self.geometries):
+            return None
+        geometry = self.geometries[place]
+        return geometry.inliers if geometry else 0
+
+
+def check_ranking(name: str) -> None:
+    """UserError when there is no such ranking."""
+    if name not in RANKINGS:
+        raise UserError(f"there is no ranking {name!r}: choose one of {', '.join(RANKINGS)}")
+
+
+def verified(store: Store, found: Results, queries: Sequence[QueryParts]) -> Results:
+    """The results with the first VERIFIED in the order of similarity and matched points together.
+
+    Where no query has points (one colour, blurred, tiny), nothing can be verified: the order stays, with a warning.
+    """
+    if not any(len(query.features) for query in queries):
+        _log.warning(
+            "the query has no points to match (one colour, blurred or tiny): its results are not verified"
+        )
+        return found
+    kept = KeptParts(store.parts)
+    try:
+        judged = verify_rows(store, kept, queries, found.ids[:VERIFIED])
+    finally:
+        kept.close()
+    if judged.missing:
+        _log.warning(
+            "%d of the first %d photos have no local features and are not verified: run `insclr index --local`",
+            *(judged.missing, len(judged.geometries)),
+        )
+    return reordered(found, judged.geometries)
+
+
+def reordered(found: Results, geometries: Sequence[Geometry | None]) -> Results:
+    """The results with those that have geometries, from the first on, in their new order."""
+    count = len(geometries)
+    inliers = np.array([one.inliers if one else 0 for one in geometries], np.int64)
+    order = np.concatenate(
+        [verified_order(found.similarities[:count], inliers), np.arange(count, len(found.ids))]
+    )
+    return replace(
+        found,
+        ids=found.ids[order],
+        similarities=found.similarities[order],
+        boxes=None if found.boxes is None else found.boxes[order],
+        geometries=[geometries[i] for i in order[:count].tolist()],
+    )
+
+
+def joined_queries(queries: Descriptors) -> Descriptors:
+    """One unit descriptor (1, dim) for a query set: the mean."""
+    mean = queries.mean(0, keepdims=True)
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
