@@ -72,7 +72,15 @@ def evaluate(
     distractors: Annotated[
         Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
-    rerank: Annotated[str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt or kreciprocal.")] = "",
+    rerank: Annotated[
+        str, typer.Option(help="aqe, alphaqe, dba, diffusion, egt, kreciprocal, geometric or dsm.")
+    ] = "",
+    ranking: Annotated[
+        str, typer.Option(help="global, regions or asmk; the latter two with --labels.")
+    ] = "global",
+    region_size: Annotated[
+        int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
+    ] = 0,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     size: Size = 0,
@@ -83,22 +91,34 @@ def evaluate(
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
-    from insclr.evaluation.evaluate import evaluate_labels, require_images
+    from insclr.evaluation.evaluate import require_images
+    from insclr.evaluation.measure import measure_labels
     from insclr.evaluation.protocols import load_protocol
-    from insclr.retrieval.describe import describe_images
+    from insclr.retrieval.local.ranking import check_ranking, verifier_name
     from insclr.retrieval.rerank import rerank as find_reranker
 
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    reranker = find_reranker(rerank) if rerank else None
+    check_ranking(ranking)
+    verifier = verifier_name(rerank)
+    if protocol and (verifier or ranking != "global"):
+        raise UserError("Verification and rankings by parts are measured with --labels CSV.")
+    reranker = find_reranker(rerank) if rerank and not verifier else None
     result: LabelResult | ProtocolResult
     # What can be wrong with the truth is told before the model is loaded.
     if labels is not None:
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
         found = _load(model, size, fit, scales, device)
-        vectors = describe_images(found, truth.images, boxes=truth.boxes)
-        result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
+        result = measure_labels(
+            found,
+            truth,
+            reranker,
+            ranking=ranking,
+            verifier=verifier,
+            region_size=region_size,
+            allow_missing=allow_missing,
+        )
     else:
         assert root is not None
         benchmark = load_protocol(protocol, root, ground_truth)
@@ -161,7 +181,9 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
+        vectors = describe_images(
+            _load(name, size, fit, scales, device), truth.images, boxes=truth.query_boxes
+        )
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())

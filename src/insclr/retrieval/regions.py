@@ -32,13 +32,9 @@ def map_regions(network: DescriptorNetwork, maps: Tensor, count: int = MAX_REGIO
     chosen = most_different(whole, described, min(count, len(squares)))
     batch = torch.arange(len(maps), device=maps.device)[:, None]
     descriptors = described[batch, chosen].cpu().numpy()  # (batch, count, dim)
-    boxes = np.array(
-        [
-            (left / width, top / height, (left + side) / width, (top + side) / height)
-            for top, left, side in squares
-        ],
-        dtype=np.float32,
-    )
+    cells = np.array(squares, dtype=np.float32).reshape(-1, 3)  # (squares, 3)
+    corners = np.stack([cells[:, 1], cells[:, 0], cells[:, 1] + cells[:, 2], cells[:, 0] + cells[:, 2]], 1)
+    boxes = corners / np.array([width, height, width, height], np.float32)
     return [
         Regions(boxes[places], np.asarray(vectors, np.float32))
         for places, vectors in zip(chosen.cpu().numpy(), descriptors, strict=True)

@@ -15,7 +15,7 @@ from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
 from insclr.retrieval.local.features import LONGEST
-from insclr.retrieval.local.ranking import VERIFIERS, Results, check_ranking, joined_queries, verified
+from insclr.retrieval.local.ranking import Results, check_ranking, joined_queries, verified, verifier_name
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.rerank import Ranking
@@ -51,8 +51,7 @@ class Search:
     @property
     def verifier(self) -> str:
         """The name of the re-ranker where it is one that compares images rather than descriptors."""
-        plain = "".join(letter for letter in self.rerank.casefold() if letter.isalnum())
-        return plain if plain in VERIFIERS else ""
+        return verifier_name(self.rerank)
 
 
 @dataclass(frozen=True)

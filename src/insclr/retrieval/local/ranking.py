@@ -55,6 +55,12 @@ def check_ranking(name: str) -> None:
         raise UserError(f"there is no ranking {name!r}: choose one of {', '.join(RANKINGS)}")
 
 
+def verifier_name(rerank: str) -> str:
+    """The name of a re-ranker that compares images rather than descriptors; empty when it is none of these."""
+    plain = "".join(letter for letter in rerank.casefold() if letter.isalnum())
+    return plain if plain in VERIFIERS else ""
+
+
 def verified(store: Store, found: Results, queries: Sequence[QueryParts]) -> Results:
     """The results with the first VERIFIED in the order of similarity and matched points together.
 
