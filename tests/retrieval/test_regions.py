@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from histogram_describer import HistogramDescriber
 from PIL import Image
-from tests.retrieval.histogram_describer import HistogramDescriber
 
 from insclr.data.images import list_images
 from insclr.errors import UserError

@@ -58,6 +58,10 @@ class MatchAnswer(PictureAnswer):
     similarity: float = Field(description="cosine")
     score: float = Field(description="calibrated: how likely it shows the same thing, 0 to 1")
     likely: bool = Field(description="on the near side of the cut-off")
+    box: list[float] | None = Field(
+        None, description="where the thing is, if that is known: x1, y1, x2, y2 as fractions of the picture"
+    )
+    inliers: int | None = Field(default=None, description="matched points that prove it; null: not verified")
 
 
 class SearchAnswer(BaseModel):
@@ -87,6 +91,8 @@ def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
         similarity=round(match.similarity, 4),
         score=round(match.score, 4),
         likely=match.likely,
+        box=None if match.box is None else [round(side, 4) for side in match.box],
+        inliers=match.inliers,
     )
 
 

@@ -13,6 +13,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box
+from insclr.retrieval.local.ranking import VERIFIERS
+from insclr.retrieval.local.verification import QueryParts
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
@@ -32,6 +34,7 @@ from insclr.web.queries import (
     RowQuery,
     UploadQuery,
     describe_queries,
+    local_queries,
     parse_boxes,
     parse_row,
     require_few_pixels,
@@ -90,7 +93,7 @@ def about(served: Offer) -> AboutAnswer:
         queries=settings.max_queries,
         top=MAX_TOP,
     )
-    return AboutAnswer(stores=stores, rerankers=sorted(RERANKERS), limits=limits)
+    return AboutAnswer(stores=stores, rerankers=sorted([*RERANKERS, *VERIFIERS]), limits=limits)
 
 
 @api.post("/search", responses=_SEARCH_SAYS)
@@ -108,13 +111,18 @@ async def search(
     where: Annotated[str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")] = "",
     rerank: Text = "",
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
+    ranking: Annotated[
+        Literal["global", "regions", "asmk"], Form(description="whole pictures or parts")
+    ] = "global",
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     limits = served.settings
     count = len(pictures) + len(rows)
     if not 1 <= count <= limits.max_queries:
         raise Refused(422, f"give 1 to {limits.max_queries} queries (pictures and rows), not {count}")
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate)
+    asked = Search(
+        top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate, ranking=ranking
+    )
     upload_boxes = parse_boxes(boxes, len(pictures))
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
     query = _Query(store, asked, uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
@@ -152,8 +160,21 @@ def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswe
         decoders=served.decoders,
         max_pixels=limits.max_pixels,
         gone=gone,
+        own_size=query.asked.ranking == "regions",
     )
-    matches = _others(home, descriptors, query.asked, rows)
+    parts = (
+        local_queries(
+            query.uploads,
+            rows,
+            fractions=query.fractions,
+            decoders=served.decoders,
+            max_pixels=limits.max_pixels,
+            gone=gone,
+        )
+        if query.asked.verifier
+        else []
+    )
+    matches = _others(home, descriptors, query.asked, rows, parts)
     return SearchAnswer(
         store=query.store,
         cutoff=round(home.cutoff(), 4),
@@ -179,14 +200,18 @@ async def _unless_gone(
 
 
 def _others(
-    home: ServedStore, descriptors: Descriptors, asked: Search, rows: Sequence[RowQuery]
+    home: ServedStore,
+    descriptors: Descriptors,
+    asked: Search,
+    rows: Sequence[RowQuery],
+    parts: Sequence[QueryParts],
 ) -> list[Match]:
     """The matches but the queries themselves: a whole indexed picture is no answer to itself.
 
     They are told apart by their files, since another store gives the same file another id.
     """
     own = {one.home.file(one.row) for one in rows if one.box is None}
-    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))))
+    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))), parts)
     return [one for one in found if home.store.info.root / one.path not in own][: asked.top]
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
+from insclr.retrieval.local.features import LONGEST
+from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.store import Row
 from insclr.web.decode_pool import DecodedImage, DecodePool
 from insclr.web.served import Refused, Served, ServedStore
@@ -94,6 +96,7 @@ def describe_queries(
     decoders: DecodePool,
     max_pixels: int,
     gone: threading.Event,
+    own_size: bool = False,
 ) -> Descriptors:
     """The descriptors (queries, dim) of all queries; a row of the same store needs no network.
 
@@ -112,7 +115,7 @@ def describe_queries(
         found = decoders.pixels(source, store.describer.longest, part=part, max_pixels=limit, gone=gone)
         inside = _box_in_pixels(box, found.whole, fractions)
         scaled = None if inside is None else _scaled(inside, found)
-        parts.append(store.describer.images([found.image], [scaled]))
+        parts.append(store.describer.images([found.image], [scaled], own_size=own_size))
 
     for upload in uploads:
         with _refused(415, "the upload cannot be used as a picture"):
@@ -122,6 +125,37 @@ def describe_queries(
             with _refused(404, f"{row.row.image.path} cannot be read"):
                 describe(row.home.file(row.row), row.box, MAX_PIXELS)
     return np.concatenate(parts)
+
+
+def local_queries(
+    uploads: Sequence[UploadQuery],
+    rows: Sequence[RowQuery],
+    *,
+    fractions: bool,
+    decoders: DecodePool,
+    max_pixels: int,
+    gone: threading.Event | None = None,
+) -> list[QueryParts]:
+    """The local features of all queries; those kept of a whole row need no decoding."""
+
+    def extract(source: bytes | Path, box: Box | None, limit: int) -> QueryParts:
+        part = None if box is None else _extent(source, box, fractions)
+        found = decoders.pixels(source, LONGEST, part=part, max_pixels=limit, gone=gone)
+        inside = _box_in_pixels(box, found.whole, fractions)
+        return query_parts(found.image, None if inside is None else _scaled(inside, found))
+
+    parts: list[QueryParts] = []
+    for upload in uploads:
+        with _refused(415, "the upload cannot be used as a picture"):
+            parts.append(extract(upload.content, upload.box, max_pixels))
+    for row in rows:
+        kept = row.home.local_features(row.row) if row.box is None else None
+        if kept is not None:
+            parts.append(QueryParts(kept))
+            continue
+        with _refused(404, f"{row.row.image.path} cannot be read"):
+            parts.append(extract(row.home.file(row.row), row.box, MAX_PIXELS))
+    return parts
 
 
 @contextmanager

@@ -25,11 +25,11 @@ _UNITS = 640.0  # OpenCV's estimators were made for pixels
 class Geometry:
     """A transform from the query to the found image, and the pairs of points that agree with it.
 
-    Points and box are fractions of their image's width and height.
+    All places are fractions of their image's width and height.
     """
 
     inliers: int
-    transform: NDArray[np.float64]  # (2, 3) affine, in units of each image's longest side
+    transform: NDArray[np.float64]  # (2, 3) affine
     query_points: NDArray[np.float32]  # (inliers, 2)
     found_points: NDArray[np.float32]  # (inliers, 2)
     box: tuple[float, float, float, float]  # where the thing is in the found image: left, top, right, bottom
@@ -80,9 +80,10 @@ def verify(
     source, target = source[agree], target[agree]
     if min(_spread(source), _spread(target)) < _LEAST_SPREAD:
         return None
+    stretch = np.append(query.extent, 1.0) / np.array(found.extent)[:, None]  # (2, 3)
     return Geometry(
         count,
-        transform,
+        transform * stretch,
         (source / np.array(query.extent, np.float32)).astype(np.float32),
         (target / np.array(found.extent, np.float32)).astype(np.float32),
         _box(transform, query, found, target, outline),

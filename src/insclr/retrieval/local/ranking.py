@@ -10,7 +10,7 @@ from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.errors import UserError
 from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.local.verification import VERIFIED, QueryParts, verified_order, verify_rows
+from insclr.retrieval.local.verification import VERIFIED, QueryParts, Verified, verified_order, verify_rows
 from insclr.retrieval.store import Store
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class Results:
     similarities: Scores  # (results,)
     boxes: Boxes | None = None  # (results, 4) where the thing is, as fractions; the ranking may not say
     geometries: Sequence[Geometry | None] = ()  # of the first ones, where they were verified
+    looked: Sequence[bool] = ()  # which of these could be
 
     def box(self, place: int) -> tuple[float, float, float, float] | None:
         """Where the thing is in a result: by its geometry, else by the ranking; None: nobody knows."""
@@ -43,7 +44,7 @@ class Results:
 
     def inliers(self, place: int) -> int | None:
         """How many matched points prove a result; None: it was not looked at."""
-        if place >= len(self.geometries):
+        if place >= len(self.looked) or not self.looked[place]:
             return None
         geometry = self.geometries[place]
         return geometry.inliers if geometry else 0
@@ -76,18 +77,19 @@ def verified(store: Store, found: Results, queries: Sequence[QueryParts]) -> Res
         judged = verify_rows(store, kept, queries, found.ids[:VERIFIED])
     finally:
         kept.close()
-    if judged.missing:
+    missing = judged.looked.count(False)
+    if missing:
         _log.warning(
             "%d of the first %d photos have no local features and are not verified: run `insclr index --local`",
-            *(judged.missing, len(judged.geometries)),
+            *(missing, len(judged.looked)),
         )
-    return reordered(found, judged.geometries)
+    return reordered(found, judged)
 
 
-def reordered(found: Results, geometries: Sequence[Geometry | None]) -> Results:
-    """The results with those that have geometries, from the first on, in their new order."""
-    count = len(geometries)
-    inliers = np.array([one.inliers if one else 0 for one in geometries], np.int64)
+def reordered(found: Results, judged: Verified) -> Results:
+    """The results with the first ones, which were judged, in their new order."""
+    count = len(judged.geometries)
+    inliers = np.array([one.inliers if one else 0 for one in judged.geometries], np.int64)
     order = np.concatenate(
         [verified_order(found.similarities[:count], inliers), np.arange(count, len(found.ids))]
     )
@@ -96,7 +98,8 @@ def reordered(found: Results, geometries: Sequence[Geometry | None]) -> Results:
         ids=found.ids[order],
         similarities=found.similarities[order],
         boxes=None if found.boxes is None else found.boxes[order],
-        geometries=[geometries[i] for i in order[:count].tolist()],
+        geometries=[judged.geometries[i] for i in order[:count].tolist()],
+        looked=[judged.looked[i] for i in order[:count].tolist()],
     )
 
 

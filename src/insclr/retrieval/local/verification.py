@@ -44,16 +44,16 @@ def query_parts(image: Image.Image, box: Box | None = None) -> QueryParts:
 
 @dataclass(frozen=True)
 class Verified:
-    """What verification says of some rows: the geometry of each that has one, and how many could not be looked at."""
+    """What verification says of some rows: the geometry of each that has one, and which could be looked at."""
 
     geometries: list[Geometry | None]
-    missing: int
+    looked: list[bool]
 
 
 def verify_rows(store: Store, kept: KeptParts, queries: Sequence[QueryParts], ids: Ids) -> Verified:
     """Compare the queries with these rows; of several queries the one with most inliers counts.
 
-    A row whose local features are missing has no geometry and is counted; UserError where all are.
+    A row whose local features are missing has no geometry; UserError where all are.
     """
     hashes = {row.id: row.image.hash for row in store.rows(ids.tolist())}
     found = kept.read("sift", list(hashes.values()))
@@ -65,7 +65,7 @@ def verify_rows(store: Store, kept: KeptParts, queries: Sequence[QueryParts], id
     features = [found.get(hashes.get(int(one), "")) for one in ids]
     return Verified(
         [best_geometry(queries, LocalFeatures.from_bytes(one)) if one else None for one in features],
-        sum(one is None for one in features),
+        [one is not None for one in features],
     )
 
 

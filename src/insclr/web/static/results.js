@@ -1,6 +1,7 @@
 // The grid of results: tiles, the cut-off between likely matches and the rest, and moving through them by keys.
 
 import { element } from "./dom.js";
+import { whyButton } from "./why.js";
 
 export class Results {
   constructor(place, actions) {
@@ -55,7 +56,7 @@ export class Results {
     add.addEventListener("click", () => this.actions.add(match));
     const open = element("button", { "data-do": "open", "aria-label": "Look closely", title: "Look closely (space)", tabindex: -1 }, ["⤢"]);
     open.addEventListener("click", () => this.actions.open(i));
-    tile.append(image, go, element("div", { class: "does" }, [add, open]));
+    tile.append(image, go, element("div", { class: "does" }, scored ? [add, open, whyButton(match)] : [add, open]));
     if (scored) {
       const cosine = `cosine ${match.similarity.toFixed(3)}`;
       tile.append(element("span", { class: "score", title: cosine }, [percent]));
