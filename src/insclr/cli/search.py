@@ -35,6 +35,9 @@ def index(
     local: Annotated[
         bool, typer.Option("--local", help="Keep local features, for --rerank geometric (54 kB a photo).")
     ] = False,
+    asmk: Annotated[
+        bool, typer.Option("--asmk", help="Keep local descriptors, for --ranking asmk (2 kB a photo).")
+    ] = False,
     size: Annotated[
         int, typer.Option(help="Side at which photos are described; 0 = what the model remembers.")
     ] = 0,
@@ -61,6 +64,7 @@ def index(
         verify=verify,
         regions=regions,
         local=local,
+        asmk=asmk,
     )
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)

@@ -1,6 +1,6 @@
 """Leave-one-out over rankings that are no inner products, with the boxes that they find."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from insclr.evaluation.evaluate import queries_with_positives
 from insclr.evaluation.metrics import mean_precision
 from insclr.evaluation.results import SHOWN, LabelResult
 from insclr.progress import progress_bar
+from insclr.retrieval.local.asmk import Aggregated, InvertedFile
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.verification import VERIFIED, QueryParts, best_geometry, verified_order
 from insclr.retrieval.store import Regions
@@ -149,6 +150,22 @@ class RegionRanker:
             else:
                 found.append(np.array([0, 0, 1, 1], np.float32))
         return np.array(found, np.float32).reshape(-1, 4)
+
+
+@dataclass(frozen=True)
+class AsmkRanker:
+    """By words of local descriptors."""
+
+    file: InvertedFile  # of the index rows
+    queries: Mapping[int, Aggregated]  # by row of the labels
+
+    def scores(self, query: int) -> Scores:
+        """Similarities of ASMK."""
+        return self.file.scores(self.queries[query])
+
+    def boxes(self, query: int, places: Ids) -> Boxes | None:  # noqa: ARG002
+        """Words say nothing of where."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,15 @@
 """Measure a model on labels by any ranking: whole images, regions or local descriptors, verified or not."""
 
+from collections.abc import Iterator
+
+import numpy as np
+
+from insclr.data.decode import decode
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels, readable_rows
 from insclr.evaluation.located import (
+    AsmkRanker,
     GeometricVerifier,
     GlobalRanker,
     RegionRanker,
@@ -13,11 +19,17 @@ from insclr.evaluation.located import (
 )
 from insclr.evaluation.results import LabelResult
 from insclr.model.model_file import Model
+from insclr.progress import progress_bar
 from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells
+from insclr.retrieval.local.keep_asmk import SAMPLE
 from insclr.retrieval.local.verification import image_features
 from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.regions import no_regions
+
+_PART = 32  # images described at once
 
 
 def measure_labels(
@@ -46,7 +58,39 @@ def measure_labels(
     ranker: RowRanker = GlobalRanker(rows, index)
     if ranking == "regions":
         ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
+    elif ranking == "asmk":
+        ranker = asmk_ranker(model, labels)
     return evaluate_rows(labels, ranker, _verifier(verifier, labels))
+
+
+def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
+    """Learn a vocabulary from the index images, and aggregate them and the queries."""
+    index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
+    sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
+    found = [cells.descriptors for _, cells in _cells(model, labels, sample.tolist(), "vocabulary")]
+    codebook = learn_codebook(np.concatenate(found), len(index))
+    of_index, of_queries, place = {}, {}, set(index.tolist())
+    for row, cells in _cells(model, labels, list(range(len(labels))), "local descriptors"):
+        if row in place:
+            of_index[row] = codebook.aggregate(cells.descriptors)
+        if row in queries:
+            of_queries[row] = codebook.aggregate(cells.descriptors, QUERY_WORDS)
+    return AsmkRanker(InvertedFile(codebook, [of_index[row] for row in index.tolist()]), of_queries)
+
+
+def _cells(model: Model, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
+    """The local descriptors of rows; all of them can be read, since they have been described."""
+    wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+    with progress_bar(title, len(rows)) as bar:
+        for start in range(0, len(rows), _PART):
+            part = rows[start : start + _PART]
+            longest = round(wanted.size * max(SCALES))
+            images = [decode(labels.images.file(row), None if boxes[row] else longest) for row in part]
+            found = image_cells(
+                model.network, images, size=wanted.size, fit=wanted.fit, boxes=[boxes[row] for row in part]
+            )
+            yield from zip(part, found, strict=True)
+            bar.advance(len(part))
 
 
 def _verifier(name: str, labels: Labels) -> RowVerifier | None:

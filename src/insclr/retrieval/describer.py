@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from insclr.errors import UserError
 from insclr.model.device import describing_autocast, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describe import decoded_longest, describe_with
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.store import Regions, StoreInfo
 
 # So few files are decoded in this process: starting others would take longer.
@@ -57,6 +58,18 @@ class Describer(Protocol):
 
         With `own_size` they are described at the size that the model remembers: to be compared with regions.
         """
+
+
+@runtime_checkable
+class CellDescriber(Protocol):
+    """A describer that gives local descriptors too; those of images decoded at `cells_longest` or more."""
+
+    @property
+    def cells_longest(self) -> int:
+        """The longest side at which an image is to be decoded for `cells`."""
+
+    def cells(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> list[Cells]:
+        """The local descriptors of RGB images in memory, or of the parts of them inside boxes."""
 
 
 class ModelDescriber:
@@ -120,6 +133,17 @@ class ModelDescriber:
                 total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
                 descriptors.append(functional.normalize(total, dim=0))
         return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
+
+    @property
+    def cells_longest(self) -> int:
+        """The longest side at which an image is to be decoded for `cells`."""
+        return round(self._model.recipe.descriptor.size * max(SCALES))
+
+    def cells(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> list[Cells]:
+        """The local descriptors of RGB images in memory, or of the parts of them inside boxes."""
+        wanted = self._model.recipe.descriptor
+        with self._turns:
+            return image_cells(self._model.network, images, size=wanted.size, fit=wanted.fit, boxes=boxes)
 
 
 def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:

@@ -13,8 +13,9 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.files import content_hash, is_there
 from insclr.progress import progress_bar
-from insclr.retrieval.describer import Describer
+from insclr.retrieval.describer import CellDescriber, Describer
 from insclr.retrieval.local.keep import drop_gone, keep_features
+from insclr.retrieval.local.keep_asmk import keep_asmk
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.score import calibrate_store
 from insclr.retrieval.store import IndexedImage, Regions, Store, StoreInfo, create_store
@@ -62,14 +63,15 @@ def index_images(
     verify: bool = False,
     regions: bool = False,
     local: bool = False,
+    asmk: bool = False,
     batch: int = 256,
     wait: float = 30.0,
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
     New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
-    With `regions` every row has some, also those that are there already, with `local` every image local features; a
-    store that has them goes on having them.
+    With `regions` every row has some, also those that are there already, with `local` every image local features,
+    with `asmk` local descriptors; a store that has them goes on having them.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     """
@@ -86,19 +88,21 @@ def index_images(
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
             run.drop_unlisted(prune)
-            _keep_parts(store, local)
+            _keep_parts(store, describer, local=local, asmk=asmk)
             calibrate_store(store)
             return replace(run.report, total=store.count())
     finally:
         store.close()
 
 
-def _keep_parts(store: Store, local: bool) -> None:
+def _keep_parts(store: Store, describer: Describer, *, local: bool, asmk: bool) -> None:
     """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
     kept = KeptParts(store.parts)
     try:
         if local or kept.hashes("sift"):
             keep_features(store, kept)
+        if (asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
+            keep_asmk(store, kept, describer.cells, describer.cells_longest)
         drop_gone(store, kept)
     finally:
         kept.close()

@@ -14,7 +14,9 @@ from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
+from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.features import LONGEST
+from insclr.retrieval.local.keep_asmk import AsmkSearch
 from insclr.retrieval.local.ranking import Results, check_ranking, joined_queries, verified, verifier_name
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.regions import search_best_region
@@ -26,6 +28,8 @@ from insclr.retrieval.store import Condition, Store, open_store, parse_where
 MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
+_MOST_FILTERED = 16_384  # rows that Milvus gives at once
+_asmk = AsmkSearch()
 
 
 @dataclass(frozen=True)
@@ -125,25 +129,33 @@ def search_files(
                 yield Found(path, error=bad.reason)
                 continue
             descriptors = describer.images([image], [box], own_size=asked.ranking == "regions")
-            parts = _query_parts(images, i, image, box) if asked.verifier else None
-            matches = search_set(store, descriptors, asked, [parts] if parts else [])
+            parts = [_query_parts(images, i, image, box)] if asked.verifier else []
+            cells = []
+            if asked.ranking == "asmk":
+                large = image if box else decode(images.file(i), describer.cells_longest)
+                cells = describer.cells([large], [box])
+            matches = search_set(store, descriptors, asked, parts, cells)
             yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
 
 
 def search_set(
-    store: Store, queries: Descriptors, asked: Search, parts: Sequence[QueryParts] = ()
+    store: Store,
+    queries: Descriptors,
+    asked: Search,
+    parts: Sequence[QueryParts] = (),
+    cells: Sequence[Cells] = (),
 ) -> list[Match]:
     """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
 
-    `parts` are what a verifier compares, of as many of the queries as have them.
+    `parts` are what a verifier compares, `cells` what ASMK does, of as many of the queries as have them.
     """
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
-    found = _ranked(store, queries, wanted, where, asked)
+    found = _ranked(store, queries, wanted, where, asked, cells)
     if asked.verifier:
         found = verified(store, found, parts)
     elif asked.rerank:
@@ -151,8 +163,17 @@ def search_set(
     return _matches(store, found, asked, score_curve_of(store))
 
 
-def _ranked(store: Store, queries: Descriptors, top: int, where: Condition | None, asked: Search) -> Results:
-    """The results of the ranking that is asked for."""
+def _ranked(
+    store: Store,
+    queries: Descriptors,
+    top: int,
+    where: Condition | None,
+    asked: Search,
+    cells: Sequence[Cells],
+) -> Results:
+    """The results of the ranking that is asked for; similarities are always those of the descriptors."""
+    if asked.ranking == "asmk":
+        return _by_asmk(store, queries, top, where, cells)
     if asked.ranking == "regions":
         ids, similarities, boxes = search_best_region(store, joined_queries(queries), top, where)
         there = ids[0] >= 0
@@ -183,6 +204,21 @@ def _nearest(
     _, first = np.unique(flat_ids[order], return_index=True)
     order = order[np.sort(first)][:top]
     return flat_ids[order], flat[order]
+
+
+def _by_asmk(
+    store: Store, queries: Descriptors, top: int, where: Condition | None, cells: Sequence[Cells]
+) -> Results:
+    if not cells:
+        raise UserError("--ranking asmk needs the picture of the query itself")
+    ids, scores = _asmk.scores(store, cells)
+    if where is not None:
+        met = store.search(joined_queries(queries), min(store.count(), _MOST_FILTERED), where).ids[0]
+        kept = np.isin(ids, met)
+        ids, scores = ids[kept], scores[kept]
+    ids = ids[np.argsort(-scores, kind="stable")[:top]]
+    similarities = store.descriptors(ids) @ joined_queries(queries)[0]
+    return Results(ids, np.asarray(similarities, np.float32))
 
 
 def _reranked(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
