@@ -1,6 +1,6 @@
 """Leave-one-out over rankings that are no inner products, with the boxes that they find."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,9 @@ from insclr.evaluation.evaluate import queries_with_positives
 from insclr.evaluation.metrics import mean_precision
 from insclr.evaluation.results import SHOWN, LabelResult
 from insclr.progress import progress_bar
+from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import Aggregated, InvertedFile
+from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.verification import VERIFIED, QueryParts, best_geometry, verified_order
 from insclr.retrieval.store import Regions
@@ -173,7 +175,6 @@ class GeometricVerifier:
     """By matched points."""
 
     features: Sequence[LocalFeatures | None]  # of every row of the labels
-    outlines: Sequence[tuple[float, ...] | None] | None = None  # of query rows that have a box
 
     def order(self, query: int, rows: Ids, scores: Scores) -> tuple[Ids, list[tuple[float, ...] | None]]:
         """The new order, and the boxes of the verified ones."""
@@ -187,3 +188,20 @@ class GeometricVerifier:
         ]
         order = verified_order(scores, np.array([one.inliers if one else 0 for one in geometries]))
         return order, [one.box if (one := geometries[i]) else None for i in order.tolist()]
+
+
+@dataclass(frozen=True)
+class CellVerifier:
+    """By matched cells of the network's maps (dsm)."""
+
+    cells: Callable[[int], Cells]  # of a row of the labels
+
+    def order(self, query: int, rows: Ids, scores: Scores) -> tuple[Ids, list[tuple[float, ...] | None]]:
+        """The new order, and the boxes of the verified ones."""
+        mine, looked = self.cells(query), rows[: dsm.VERIFIED].tolist()
+        geometries = [dsm.match_cells(mine, self.cells(row)) for row in looked]
+        inliers = np.array([one.inliers if one else 0 for one in geometries])
+        order = verified_order(scores[: len(looked)], inliers)
+        found = [one.box if (one := geometries[i]) else None for i in order.tolist()]
+        rest = np.arange(len(looked), len(rows))
+        return np.concatenate([order, rest]), [*found, *[None] * len(rest)]

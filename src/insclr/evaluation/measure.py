@@ -1,5 +1,6 @@
 """Measure a model on labels by any ranking: whole images, regions or local descriptors, verified or not."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +11,7 @@ from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels, readable_rows
 from insclr.evaluation.located import (
     AsmkRanker,
+    CellVerifier,
     GeometricVerifier,
     GlobalRanker,
     RegionRanker,
@@ -21,6 +23,7 @@ from insclr.evaluation.results import LabelResult
 from insclr.model.model_file import Model
 from insclr.progress import progress_bar
 from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
 from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.local.keep_asmk import SAMPLE
@@ -60,7 +63,7 @@ def measure_labels(
         ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
     elif ranking == "asmk":
         ranker = asmk_ranker(model, labels)
-    return evaluate_rows(labels, ranker, _verifier(verifier, labels))
+    return evaluate_rows(labels, ranker, _verifier(verifier, model, labels))
 
 
 def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
@@ -93,9 +96,27 @@ def _cells(model: Model, labels: Labels, rows: list[int], title: str) -> Iterato
             bar.advance(len(part))
 
 
-def _verifier(name: str, labels: Labels) -> RowVerifier | None:
+def _verifier(name: str, model: Model, labels: Labels) -> RowVerifier | None:
     if not name:
         return None
+    if name == "dsm":
+        wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+
+        @functools.cache
+        def cells(row: int) -> Cells:
+            longest = None if boxes[row] else round(wanted.size * max(dsm.SCALES))
+            (found,) = image_cells(
+                model.network,
+                [decode(labels.images.file(row), longest)],
+                size=wanted.size,
+                fit=wanted.fit,
+                boxes=[boxes[row]],
+                scales=dsm.SCALES,
+                most=dsm.MAX_CELLS,
+            )
+            return found
+
+        return CellVerifier(cells)
     return GeometricVerifier(image_features(labels.images, labels.query_boxes))
 
 

@@ -19,6 +19,7 @@ from insclr.errors import UserError
 from insclr.model.device import describing_autocast, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describe import decoded_longest, describe_with
+from insclr.retrieval.local import dsm
 from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.store import Regions, StoreInfo
 
@@ -144,6 +145,22 @@ class ModelDescriber:
         wanted = self._model.recipe.descriptor
         with self._turns:
             return image_cells(self._model.network, images, size=wanted.size, fit=wanted.fit, boxes=boxes)
+
+    def map_cells(
+        self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
+    ) -> list[Cells]:
+        """The strongest cells of one map of each image, for deep spatial matching."""
+        wanted = self._model.recipe.descriptor
+        with self._turns:
+            return image_cells(
+                self._model.network,
+                images,
+                size=wanted.size,
+                fit=wanted.fit,
+                boxes=boxes,
+                scales=dsm.SCALES,
+                most=dsm.MAX_CELLS,
+            )
 
 
 def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:

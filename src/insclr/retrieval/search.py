@@ -13,12 +13,20 @@ from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
-from insclr.retrieval.describer import describer_of
+from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.features import LONGEST
 from insclr.retrieval.local.keep_asmk import AsmkSearch
-from insclr.retrieval.local.ranking import Results, check_ranking, joined_queries, verified, verifier_name
-from insclr.retrieval.local.verification import QueryParts, query_parts
+from insclr.retrieval.local.ranking import (
+    NO_DETAILS,
+    QueryDetails,
+    Results,
+    check_ranking,
+    joined_queries,
+    verified,
+    verifier_name,
+)
+from insclr.retrieval.local.verification import outline_of, query_parts
 from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
@@ -129,12 +137,8 @@ def search_files(
                 yield Found(path, error=bad.reason)
                 continue
             descriptors = describer.images([image], [box], own_size=asked.ranking == "regions")
-            parts = [_query_parts(images, i, image, box)] if asked.verifier else []
-            cells = []
-            if asked.ranking == "asmk":
-                large = image if box else decode(images.file(i), describer.cells_longest)
-                cells = describer.cells([large], [box])
-            matches = search_set(store, descriptors, asked, parts, cells)
+            details = _details(describer, images.file(i), image, box, asked)
+            matches = search_set(store, descriptors, asked, details)
             yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
@@ -144,20 +148,19 @@ def search_set(
     store: Store,
     queries: Descriptors,
     asked: Search,
-    parts: Sequence[QueryParts] = (),
-    cells: Sequence[Cells] = (),
+    details: QueryDetails = NO_DETAILS,
 ) -> list[Match]:
     """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
 
-    `parts` are what a verifier compares, `cells` what ASMK does, of as many of the queries as have them.
+    `details` are what rankings and verifiers need besides descriptors.
     """
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wanted = max(asked.top, _SHORTLIST if asked.rerank else 0)
-    found = _ranked(store, queries, wanted, where, asked, cells)
+    found = _ranked(store, queries, wanted, where, asked, details.cells)
     if asked.verifier:
-        found = verified(store, found, parts)
+        found = verified(store, found, asked.verifier, details)
     elif asked.rerank:
         found = _reranked(store, queries, found, asked.rerank)
     return _matches(store, found, asked, score_curve_of(store))
@@ -256,8 +259,18 @@ def _matches(store: Store, found: Results, asked: Search, curve: ScoreCurve) -> 
     ]
 
 
-def _query_parts(images: ImageList, i: int, image: Image.Image, box: Box | None) -> QueryParts:
-    """The local features of a query, from an image large enough for them."""
-    if box is None and max(image.size) < LONGEST:
-        image = decode(images.file(i), LONGEST)
-    return query_parts(image, box)
+def _details(
+    describer: ModelDescriber, file: Path, image: Image.Image, box: Box | None, asked: Search
+) -> QueryDetails:
+    """What the search needs of a query's image, decoded again where it has to be larger."""
+
+    def at_least(longest: int) -> Image.Image:
+        return image if box or max(image.size) >= longest else decode(file, longest)
+
+    if asked.verifier == "geometric":
+        return QueryDetails(parts=[query_parts(at_least(LONGEST), box)])
+    large = at_least(describer.cells_longest)
+    if asked.verifier == "dsm":
+        (cells,) = describer.map_cells([large], [box])
+        return QueryDetails(map_cells=[(cells, outline_of(large, box))], describer=describer)
+    return QueryDetails(cells=describer.cells([large], [box]) if asked.ranking == "asmk" else ())

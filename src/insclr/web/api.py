@@ -13,8 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box
-from insclr.retrieval.local.ranking import VERIFIERS
-from insclr.retrieval.local.verification import QueryParts
+from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import MAX_TOP, Match, Search, search_set
 from insclr.retrieval.store import Row
@@ -31,12 +30,13 @@ from insclr.web.answers import (
 from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
 from insclr.web.queries import (
+    QueryImages,
     RowQuery,
     UploadQuery,
     describe_queries,
-    local_queries,
     parse_boxes,
     parse_row,
+    query_details,
     require_few_pixels,
 )
 from insclr.web.request_checks import RETRY
@@ -93,7 +93,7 @@ def about(served: Offer) -> AboutAnswer:
         queries=settings.max_queries,
         top=MAX_TOP,
     )
-    return AboutAnswer(stores=stores, rerankers=sorted([*RERANKERS, *VERIFIERS]), limits=limits)
+    return AboutAnswer(stores=stores, rerankers=sorted([*RERANKERS, "geometric"]), limits=limits)
 
 
 @api.post("/search", responses=_SEARCH_SAYS)
@@ -152,34 +152,16 @@ def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswe
     home, limits = served.store(query.store), served.settings
     rows = [parse_row(served, ref, box) for ref, box in zip(query.rows, query.row_boxes, strict=True)]
     require_few_pixels(query.uploads, limits.max_pixels, limits.max_request_pixels)
-    descriptors = describe_queries(
-        home,
-        query.uploads,
-        rows,
-        fractions=query.fractions,
-        decoders=served.decoders,
-        max_pixels=limits.max_pixels,
-        gone=gone,
-        own_size=query.asked.ranking == "regions",
-    )
-    parts = (
-        local_queries(
-            query.uploads,
-            rows,
-            fractions=query.fractions,
-            decoders=served.decoders,
-            max_pixels=limits.max_pixels,
-            gone=gone,
-        )
-        if query.asked.verifier
-        else []
-    )
-    matches = _others(home, descriptors, query.asked, rows, parts)
+    images = QueryImages(served.decoders, query.fractions, limits.max_pixels, gone)
+    regions = query.asked.ranking == "regions"
+    descriptors = describe_queries(home, query.uploads, rows, images, own_size=regions)
+    details = query_details(home, query.asked, query.uploads, rows, images)
+    matches = _others(home, descriptors, query.asked, rows, details)
     return SearchAnswer(
         store=query.store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely for match in matches),
-        reranked=bool(query.asked.rerank),
+        reranked=bool(query.asked.rerank) or query.asked.ranking == "asmk",
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[match_answer(query.store, match, limits.root_path) for match in matches],
     )
@@ -204,14 +186,16 @@ def _others(
     descriptors: Descriptors,
     asked: Search,
     rows: Sequence[RowQuery],
-    parts: Sequence[QueryParts],
+    details: QueryDetails,
 ) -> list[Match]:
     """The matches but the queries themselves: a whole indexed picture is no answer to itself.
 
     They are told apart by their files, since another store gives the same file another id.
     """
     own = {one.home.file(one.row) for one in rows if one.box is None}
-    found = search_set(home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))), parts)
+    found = search_set(
+        home.store, descriptors, replace(asked, top=min(MAX_TOP, asked.top + len(own))), details
+    )
     return [one for one in found if home.store.info.root / one.path not in own][: asked.top]
 
 

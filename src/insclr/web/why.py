@@ -1,20 +1,18 @@
 """Why a picture was found: the points that it shares with the query, and the box of the thing in it."""
 
-import threading
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
-from insclr.data.decode_limits import MAX_PIXELS
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
 from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
 from insclr.web.queries import (
-    RowQuery,
+    QueryImages,
     UploadQuery,
     local_queries,
     parse_boxes,
@@ -82,25 +80,11 @@ def _answer(
     limits = served.settings
     rows = [parse_row(served, ref, box) for ref, box in zip(refs, row_boxes, strict=True)]
     require_few_pixels(uploads, limits.max_pixels, limits.max_request_pixels)
-    gone = threading.Event()
-    queries = local_queries(
-        uploads,
-        rows,
-        fractions=fractions,
-        decoders=served.decoders,
-        max_pixels=limits.max_pixels,
-        gone=gone,
-    )
-    target = _features_of(served, parse_row(served, found, None), gone)
-    return _explained(queries, target)
-
-
-def _features_of(served: Served, row: RowQuery, gone: threading.Event) -> LocalFeatures:
-    """The found picture's features: kept, or made now from its file."""
-    (parts,) = local_queries(
-        [], [row], fractions=True, decoders=served.decoders, max_pixels=MAX_PIXELS, gone=gone
-    )
-    return parts.features
+    images = QueryImages(served.decoders, fractions, limits.max_pixels)
+    queries = local_queries(uploads, rows, images)
+    # The found picture's features are kept, or made now from its file.
+    (target,) = local_queries([], [parse_row(served, found, None)], images)
+    return _explained(queries, target.features)
 
 
 def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:

@@ -14,6 +14,7 @@ from insclr.retrieval.index import index_images
 from insclr.retrieval.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
 from insclr.retrieval.local.cells import MAX_CELLS, image_cells
 from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import open_store
 
@@ -122,7 +123,7 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
             store,
             describer.images([textured(3)]),
             Search(ranking="asmk"),
-            cells=describer.cells([textured(3)]),
+            QueryDetails(cells=describer.cells([textured(3)])),
         )
     store.close()
     index_images(describer, list_images(photos), store_at, asmk=True)
@@ -139,7 +140,7 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
         store,
         describer.images([textured(3, 160)]),
         Search(ranking="asmk", top=5, where="path contains 3"),
-        cells=describer.cells([textured(3, 160)]),
+        QueryDetails(cells=describer.cells([textured(3, 160)])),
     )
     assert matches[0].path == "3.png"
     assert {one.path for one in matches} == {"3.png", "13.png"}

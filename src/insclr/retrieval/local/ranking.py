@@ -3,11 +3,17 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
+from PIL import Image
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
+from insclr.data.decode import Box
 from insclr.errors import UserError
+from insclr.retrieval.local import dsm
+from insclr.retrieval.local.cells import Cells
+from insclr.retrieval.local.dsm import verify_cells
 from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.local.verification import VERIFIED, QueryParts, Verified, verified_order, verify_rows
@@ -50,6 +56,32 @@ class Results:
         return geometry.inliers if geometry else 0
 
 
+class MapDescriber(Protocol):
+    """What describes the cells of found images."""
+
+    @property
+    def cells_longest(self) -> int:
+        """The longest side at which an image is to be decoded."""
+
+    def map_cells(
+        self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
+    ) -> list[Cells]:
+        """The strongest cells of one map."""
+
+
+@dataclass(frozen=True)
+class QueryDetails:
+    """What a query brings besides its descriptor, where the ranking or the verifier needs it."""
+
+    parts: Sequence[QueryParts] = ()  # for geometric
+    cells: Sequence[Cells] = ()  # for asmk
+    map_cells: Sequence[tuple[Cells, Box | None]] = ()  # for dsm, and the part of the query that they are of
+    describer: MapDescriber | None = None  # for dsm: describes the found images
+
+
+NO_DETAILS = QueryDetails()
+
+
 def check_ranking(name: str) -> None:
     """UserError when there is no such ranking."""
     if name not in RANKINGS:
@@ -62,28 +94,45 @@ def verifier_name(rerank: str) -> str:
     return plain if plain in VERIFIERS else ""
 
 
-def verified(store: Store, found: Results, queries: Sequence[QueryParts]) -> Results:
-    """The results with the first VERIFIED in the order of similarity and matched points together.
+def verified(store: Store, found: Results, name: str, query: QueryDetails) -> Results:
+    """The results with the first ones in the order of similarity and matched points together.
 
     Where no query has points (one colour, blurred, tiny), nothing can be verified: the order stays, with a warning.
     """
-    if not any(len(query.features) for query in queries):
+    if name == "dsm":
+        return _dsm(store, found, query)
+    if not any(len(one.features) for one in query.parts):
         _log.warning(
             "the query has no points to match (one colour, blurred or tiny): its results are not verified"
         )
         return found
     kept = KeptParts(store.parts)
     try:
-        judged = verify_rows(store, kept, queries, found.ids[:VERIFIED])
+        judged = verify_rows(store, kept, query.parts, found.ids[:VERIFIED])
     finally:
         kept.close()
+    _warn_of_missing(judged, "have no local features and are not verified: run `insclr index --local`")
+    return reordered(found, judged)
+
+
+def _dsm(store: Store, found: Results, query: QueryDetails) -> Results:
+    if query.describer is None:
+        raise UserError("--rerank dsm describes the photos found anew: use it on the command line")
+    judged = verify_cells(
+        store,
+        query.describer.map_cells,
+        query.describer.cells_longest,
+        query.map_cells,
+        found.ids[: dsm.VERIFIED],
+    )
+    _warn_of_missing(judged, "are gone or have changed and are not verified: run `insclr index`")
+    return reordered(found, judged)
+
+
+def _warn_of_missing(judged: Verified, says: str) -> None:
     missing = judged.looked.count(False)
     if missing:
-        _log.warning(
-            "%d of the first %d photos have no local features and are not verified: run `insclr index --local`",
-            *(missing, len(judged.looked)),
-        )
-    return reordered(found, judged)
+        _log.warning("%d of the first %d photos %s", missing, len(judged.looked), says)
 
 
 def reordered(found: Results, judged: Verified) -> Results:

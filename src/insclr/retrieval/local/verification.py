@@ -35,11 +35,15 @@ class QueryParts:
 
 def query_parts(image: Image.Image, box: Box | None = None) -> QueryParts:
     """What verification compares of a query; `box` is in pixels of the image."""
-    outline = None
-    if box is not None:
-        width, height = image.size
-        outline = box[0] / width, box[1] / height, box[2] / width, box[3] / height
-    return QueryParts(extract_features(image, box), outline)
+    return QueryParts(extract_features(image, box), outline_of(image, box))
+
+
+def outline_of(image: Image.Image, box: Box | None) -> Box | None:
+    """A box in pixels of an image as fractions of it."""
+    if box is None:
+        return None
+    width, height = image.size
+    return box[0] / width, box[1] / height, box[2] / width, box[3] / height
 
 
 @dataclass(frozen=True)
