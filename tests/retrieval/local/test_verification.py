@@ -128,7 +128,7 @@ def test_a_damaged_file_of_features_is_told(photos: Path, tmp_path: Path) -> Non
     index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local=True)
     (tmp_path / "s" / "parts.sqlite").write_bytes(b"no database at all, " * 500)
     store = open_store(tmp_path / "s")
-    with pytest.raises(UserError, match=r"parts\.sqlite is damaged"):
+    with pytest.raises(UserError, match=r"parts\.sqlite is damaged: delete it"):
         search(store, textured(1))
     plain = search_set(store, HistogramDescriber().images([textured(1)]), Search())
     store.close()

@@ -6,10 +6,12 @@ Nothing in it is needed to search by descriptors, and all of it can be made agai
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from insclr.retrieval.store.database import connect, explained
+from insclr.errors import UserError
+from insclr.retrieval.store.database import DamagedFile, connect, explained
 
 _TABLES = ("sift", "asmk")
 _SCHEMA = "".join(
@@ -47,13 +49,13 @@ class KeptParts:
 
     def write(self, table: str, kept: Mapping[str, bytes]) -> None:
         """Keep these, in one transaction."""
-        with self._lock, explained(self.file), self._writable() as rows:
+        with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
             rows.executemany(f"INSERT OR REPLACE INTO {_checked(table)} VALUES (?, ?)", kept.items())
 
     def clear(self, table: str) -> None:
         """Forget all of a table."""
-        with self._lock, explained(self.file), self._writable() as rows:
+        with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute(f"DELETE FROM {_checked(table)}")
 
     def drop(self, hashes: Iterable[str]) -> None:
@@ -61,7 +63,7 @@ class KeptParts:
         gone = [(one,) for one in hashes]
         if not gone or not self.file.exists():
             return
-        with self._lock, explained(self.file), self._writable() as rows:
+        with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
             for table in _TABLES:
                 rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
@@ -73,7 +75,7 @@ class KeptParts:
 
     def set_note(self, name: str, kept: bytes) -> None:
         """Keep something for all images."""
-        with self._lock, explained(self.file), self._writable() as rows:
+        with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, kept))
 
     def close(self) -> None:
@@ -86,7 +88,7 @@ class KeptParts:
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if not self.file.exists():
             return []
-        with self._lock, explained(self.file):
+        with self._lock, _explained(self.file):
             if self._rows is None:
                 self._rows = connect(self.file)
             return self._rows.execute(statement, values).fetchall()
@@ -97,6 +99,18 @@ class KeptParts:
             self._rows = connect(self.file)
         self._rows.executescript(_SCHEMA)
         return self._rows
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    """SQLite's errors in words; nothing in a damaged file cannot be made again."""
+    try:
+        with explained(file):
+            yield
+    except DamagedFile as error:
+        raise UserError(
+            f"{file} is damaged: delete it and run `insclr index` with --local or --asmk again."
+        ) from error
 
 
 def _checked(table: str) -> str:
