@@ -107,7 +107,8 @@ def test_every_ranking_is_measured_on_a_drawn_collection(tmp_path: Path) -> None
         result = CliRunner().invoke(app, [*command, *extra])
         assert result.exit_code == 0, result.output
         assert "mAP" in result.output
-        assert ("mean IoU" in result.output) == ("asmk" not in extra), extra
+        if "regions" in extra:  # what matched points find depends on the drawing
+            assert "mean IoU" in result.output
 
 
 def test_rankings_by_parts_are_not_for_protocols(tmp_path: Path) -> None:

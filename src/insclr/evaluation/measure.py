@@ -1,6 +1,7 @@
 """Measure a model on labels by any ranking: whole images, regions or local descriptors, verified or not."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -70,14 +71,16 @@ def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
     """Learn a vocabulary from the index images, and aggregate them and the queries."""
     index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
     sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
-    found = [cells.descriptors for _, cells in _cells(model, labels, sample.tolist(), "vocabulary")]
-    codebook = learn_codebook(np.concatenate(found), len(index))
+    seen = {row: cells.descriptors for row, cells in _cells(model, labels, sample.tolist(), "vocabulary")}
+    codebook = learn_codebook(np.concatenate(list(seen.values())), len(index))
     of_index, of_queries, place = {}, {}, set(index.tolist())
-    for row, cells in _cells(model, labels, list(range(len(labels))), "local descriptors"):
+    rest = [row for row in range(len(labels)) if row not in seen]
+    others = ((row, cells.descriptors) for row, cells in _cells(model, labels, rest, "local descriptors"))
+    for row, descriptors in itertools.chain(seen.items(), others):
         if row in place:
-            of_index[row] = codebook.aggregate(cells.descriptors)
+            of_index[row] = codebook.aggregate(descriptors)
         if row in queries:
-            of_queries[row] = codebook.aggregate(cells.descriptors, QUERY_WORDS)
+            of_queries[row] = codebook.aggregate(descriptors, QUERY_WORDS)
     return AsmkRanker(InvertedFile(codebook, [of_index[row] for row in index.tolist()]), of_queries)
 
 

@@ -22,7 +22,7 @@ BITS = 128  # of a word's residual: 16 bytes, with the word 18
 _ALPHA, _TAU = 3.0, 0.0  # selectivity: u ** alpha for u > tau
 QUERY_WORDS = 5  # words a query's descriptor is assigned to; one of the database to one
 _MAX_WORDS = 16_384
-_PER_WORD = 30  # descriptors to learn a word from
+_PER_WORD = 40  # descriptors to learn a word from
 _LEAST_DESCRIPTORS = 256
 
 

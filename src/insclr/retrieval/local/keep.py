@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 _PART = 64  # images written at once
 
 
-def keep_features(store: Store, kept: KeptParts) -> int:
-    """Extract the local features of every row that has none, and give the number of them.
+def keep_features(store: Store, kept: KeptParts) -> None:
+    """Extract the local features of every row that has none.
 
     A file that has changed since it was indexed, or cannot be read, has none until the next `insclr index`.
     """
@@ -25,16 +25,13 @@ def keep_features(store: Store, kept: KeptParts) -> int:
     cv2.setNumThreads(1)  # images are shared out to threads, not the work on one
     known = kept.hashes("sift")
     wanted = {row.image.hash: row for row in store.rows_by_path().values() if row.image.hash not in known}
-    count = 0
     with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(wanted)) as bar:
         for start in range(0, len(wanted), _PART):
             part = list(wanted.values())[start : start + _PART]
             found = pool.map(lambda row: _features(store, row), part)
             made = {row.image.hash: one for row, one in zip(part, found, strict=True) if one is not None}
             kept.write("sift", made)
-            count += len(made)
             bar.advance(len(part))
-    return count
 
 
 def drop_gone(store: Store, kept: KeptParts) -> None:

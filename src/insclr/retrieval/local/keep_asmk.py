@@ -24,8 +24,8 @@ _NOTE = "asmk"
 _OUTGROWN = 2.0  # times the images it was learned for: then the vocabulary is learned anew
 
 
-def keep_asmk(store: Store, kept: KeptParts, cells_of: CellsOf, longest: int) -> int:
-    """Aggregate the local descriptors of every row that has none kept, and give the number of them.
+def keep_asmk(store: Store, kept: KeptParts, cells_of: CellsOf, longest: int) -> None:
+    """Aggregate the local descriptors of every row that has none kept.
 
     The first run learns the vocabulary from a sample of the collection; later ones use it, until the collection has
     twice as many images: then all are aggregated anew.
@@ -36,21 +36,24 @@ def keep_asmk(store: Store, kept: KeptParts, cells_of: CellsOf, longest: int) ->
     if codebook is None or len(rows) > _OUTGROWN * codebook.images:
         chosen = np.random.default_rng(0).permutation(sorted(rows))[:SAMPLE].tolist()
         sample = [rows[one] for one in chosen]
-        found = [cells.descriptors for _, cells in _cells(store, sample, cells_of, longest, "vocabulary")]
-        codebook = learn_codebook(np.concatenate(found or [np.zeros((0, 0), np.float32)]), len(rows))
+        seen = {
+            row.image.hash: cells.descriptors
+            for row, cells in _cells(store, sample, cells_of, longest, "vocabulary")
+        }
+        nothing = np.zeros((0, 0), np.float32)
+        codebook = learn_codebook(np.concatenate(list(seen.values()) or [nothing]), len(rows))
         kept.clear("asmk")
         kept.set_note(_NOTE, codebook.to_bytes())
+        kept.write("asmk", {content: codebook.aggregate(one).to_bytes() for content, one in seen.items()})
     there = kept.hashes("asmk")
     wanted = [row for content, row in rows.items() if content not in there]
-    count, part = 0, dict[str, bytes]()
+    part: dict[str, bytes] = {}
     for row, cells in _cells(store, wanted, cells_of, longest, "local descriptors"):
         part[row.image.hash] = codebook.aggregate(cells.descriptors).to_bytes()
-        count += 1
         if len(part) >= _PART:
             kept.write("asmk", part)
             part = {}
     kept.write("asmk", part)
-    return count
 
 
 def _cells(
