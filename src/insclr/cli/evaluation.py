@@ -94,16 +94,10 @@ def evaluate(
     from insclr.evaluation.evaluate import require_images
     from insclr.evaluation.measure import measure_labels
     from insclr.evaluation.protocols import load_protocol
-    from insclr.retrieval.local.ranking import check_ranking, verifier_name
-    from insclr.retrieval.rerank import rerank as find_reranker
 
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    check_ranking(ranking)
-    verifier = verifier_name(rerank)
-    if protocol and (verifier or ranking != "global"):
-        raise UserError("Verification and rankings by parts are measured with --labels CSV.")
-    reranker = find_reranker(rerank) if rerank and not verifier else None
+    reranker = _reranker(rerank, ranking, protocol)
     result: LabelResult | ProtocolResult
     # What can be wrong with the truth is told before the model is loaded.
     if labels is not None:
@@ -115,7 +109,7 @@ def evaluate(
             truth,
             reranker,
             ranking=ranking,
-            verifier=verifier,
+            verifier="" if reranker else rerank,
             region_size=region_size,
             allow_missing=allow_missing,
         )
@@ -126,6 +120,22 @@ def evaluate(
         result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
+
+
+def _reranker(rerank: str, ranking: str, protocol: str) -> "Reranker | None":
+    """The re-ranker of descriptors that is asked for; None for a verifier, which needs the images."""
+    from insclr.errors import UserError
+    from insclr.retrieval.local.features import require_opencv
+    from insclr.retrieval.local.ranking import check_ranking, verifier_name
+    from insclr.retrieval.rerank import rerank as find_reranker
+
+    check_ranking(ranking)
+    verifier = verifier_name(rerank)
+    if protocol and (verifier or ranking != "global"):
+        raise UserError("Verification and rankings by parts are measured with --labels CSV.")
+    if verifier == "geometric":
+        require_opencv()
+    return find_reranker(rerank) if rerank and not verifier else None
 
 
 def _on_benchmark(

@@ -28,6 +28,7 @@ from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
 from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.local.keep_asmk import SAMPLE
+from insclr.retrieval.local.ranking import verifier_name
 from insclr.retrieval.local.verification import image_features
 from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.store import Regions
@@ -64,7 +65,7 @@ def measure_labels(
         ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
     elif ranking == "asmk":
         ranker = asmk_ranker(model, labels)
-    return evaluate_rows(labels, ranker, _verifier(verifier, model, labels))
+    return evaluate_rows(labels, ranker, _verifier(verifier_name(verifier), model, labels))
 
 
 def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:

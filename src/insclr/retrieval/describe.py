@@ -84,17 +84,22 @@ def describe_with(
                 found = network.pool(features)
                 found = (found if pooled else network.head(found)).float().cpu()
                 total.index_add_(0, torch.tensor(rows), found)
-                if regions is not None and scale == scales[0] and any(first):
-                    whole = torch.tensor(first)
-                    of_views = map_regions(network, features.map[whole.to(device)])
-                    found_regions |= zip(
-                        (row for row, is_first in zip(rows, first, strict=True) if is_first),
-                        of_views,
-                        strict=True,
-                    )
+                if regions is not None and scale == scales[0]:
+                    found_regions |= _first_view_regions(network, features.map, rows, first)
     if regions is not None:
         regions += [found_regions.get(row) or no_regions(network.dim) for row in range(len(images))]
     return functional.normalize(total, dim=1)
+
+
+def _first_view_regions(
+    network: DescriptorNetwork, maps: Tensor, rows: list[int], first: list[bool]
+) -> dict[int, Regions]:
+    """The regions of the rows whose first view is in the batch."""
+    whole = [i for i, is_first in enumerate(first) if is_first]
+    if not whole:
+        return {}
+    found = map_regions(network, maps[torch.tensor(whole, device=maps.device)])
+    return dict(zip((rows[i] for i in whole), found, strict=True))
 
 
 def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:

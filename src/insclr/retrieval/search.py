@@ -1,7 +1,7 @@
 """From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +79,11 @@ class Match:
     box: Box | None = None  # where the thing is, as fractions of the image, where that is known
     inliers: int | None = None  # matched points that prove it, where it was verified
 
+    def proof(self) -> str:
+        """Matched points and box in words; empty where neither is known."""
+        points = f"  {self.inliers} points" if self.inliers else ""
+        return points + (f"  at {','.join(f'{side:.2f}' for side in self.box)}" if self.box else "")
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a line of JSON; what is not known is left out."""
         values = asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
@@ -105,7 +110,9 @@ class Found:
         for before, match in zip((None, *self.matches), self.matches, strict=False):
             if not match.likely and (before is None or before.likely):
                 lines.append("-- below, it is more likely something else --")
-            lines.append(f"{match.score:5.2f}  {match.similarity:6.3f}  {one_line(match.path)}")
+            lines.append(
+                f"{match.score:5.2f}  {match.similarity:6.3f}  {one_line(match.path)}{match.proof()}"
+            )
         return "\n".join(lines if self.matches else ["nothing found"])
 
 
@@ -267,10 +274,13 @@ def _details(
     def at_least(longest: int) -> Image.Image:
         return image if box or max(image.size) >= longest else decode(file, longest)
 
+    found = NO_DETAILS
+    if asked.ranking == "asmk":
+        found = replace(found, cells=describer.cells([at_least(describer.cells_longest)], [box]))
     if asked.verifier == "geometric":
-        return QueryDetails(parts=[query_parts(at_least(LONGEST), box)])
-    large = at_least(describer.cells_longest)
-    if asked.verifier == "dsm":
+        found = replace(found, parts=[query_parts(at_least(LONGEST), box)])
+    elif asked.verifier == "dsm":
+        large = at_least(describer.cells_longest)
         (cells,) = describer.map_cells([large], [box])
-        return QueryDetails(map_cells=[(cells, outline_of(large, box))], describer=describer)
-    return QueryDetails(cells=describer.cells([large], [box]) if asked.ranking == "asmk" else ())
+        found = replace(found, map_cells=[(cells, outline_of(large, box))], describer=describer)
+    return found

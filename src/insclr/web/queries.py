@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.retrieval.describer import CellDescriber
 from insclr.retrieval.local.features import LONGEST
-from insclr.retrieval.local.ranking import QueryDetails
+from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.search import Search
 from insclr.retrieval.store import Row
@@ -124,17 +124,16 @@ def query_details(
     images: "QueryImages",
 ) -> QueryDetails:
     """What the ranking and the verifier need of the queries besides their descriptors."""
+    found = NO_DETAILS
     if asked.verifier == "geometric":
-        return QueryDetails(parts=local_queries(uploads, rows, images))
+        found = replace(found, parts=local_queries(uploads, rows, images))
     if asked.ranking == "asmk":
-        if not isinstance(home.describer, CellDescriber):
+        describer = home.describer
+        if not isinstance(describer, CellDescriber):
             raise Refused(400, "this server cannot rank by asmk")
-        found = [
-            home.describer.cells([image], [box])[0]
-            for image, box in images.each(uploads, rows, home.describer.cells_longest)
-        ]
-        return QueryDetails(cells=found)
-    return QueryDetails()
+        each = images.each(uploads, rows, describer.cells_longest)
+        found = replace(found, cells=[describer.cells([image], [box])[0] for image, box in each])
+    return found
 
 
 def local_queries(
