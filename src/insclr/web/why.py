@@ -1,6 +1,6 @@
 """Why a picture was found: the points that it shares with the query, and the box of the thing in it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
+from insclr.web.answers import Problem
 from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
 from insclr.web.queries import (
@@ -23,6 +24,15 @@ from insclr.web.request_checks import RETRY
 from insclr.web.served import Refused, Served
 
 why_api = APIRouter(prefix="/api")
+
+_SAYS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The token is missing or wrong"},
+    404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
+    413: {"model": Problem, "description": "Too many bytes or pixels"},
+    415: {"model": Problem, "description": "Not a picture"},
+    422: {"model": Problem, "description": "A box or field that cannot be understood"},
+    503: {"model": Problem, "description": "The server is full: try again"},
+}
 
 Points = list[list[float]]
 
@@ -42,7 +52,7 @@ class WhyAnswer(BaseModel):
     )
 
 
-@why_api.post("/why")
+@why_api.post("/why", responses=_SAYS)
 async def why(
     request: Request,
     found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],
