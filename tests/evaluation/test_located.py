@@ -72,6 +72,26 @@ def test_the_best_region_decides_and_its_box_is_measured(busy: Labels) -> None:
     assert plain.box_iou is None
 
 
+class Turned:
+    """A verifier that turns the results around and knows the box in the last of them."""
+
+    def order(self, query: int, rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, list]:
+        assert len(rows) == len(scores)
+        assert query in (0, 1)
+        return np.arange(len(rows))[::-1], [*[None] * (len(rows) - 1), (0.0, 0.0, 0.25, 1.0)]
+
+
+def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_ranking(busy: Labels) -> None:
+    a, b, nothing = np.eye(3, dtype=np.float32)
+    whole = np.stack([a, b, nothing, nothing, nothing, nothing])
+    regions = [Regions(np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))] * 2
+    regions += [Regions(np.array([(0, 0, 0.5, 1)], np.float32), one[None]) for one in (a, b, a, b)]
+    result = evaluate_rows(busy, RegionRanker(whole, regions, busy.role_ids("index")), Turned())
+    # The two right photos now come third and fourth: precision 1/3 and 2/4. Boxes: the region's, and half of it.
+    assert result.map == pytest.approx(100 * (1 / 3 + 2 / 4) / 2)
+    assert result.box_iou == pytest.approx((1 + 0.5) / 2)
+
+
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
     assert busy.query_boxes == (None,) * 6

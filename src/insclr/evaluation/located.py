@@ -54,13 +54,11 @@ def evaluate_rows(labels: Labels, ranker: RowRanker, verifier: RowVerifier | Non
     with progress_bar("ranking", len(queries)) as bar:
         for i, query in enumerate(queries.tolist()):
             ranked, scores = _ranked(ranker.scores(query), int(place[query]))
-            found: Sequence[tuple[float, ...] | None] = [None] * SHOWN
-            boxes = ranker.boxes(query, ranked[:SHOWN]) if truth else None
-            if boxes is not None:
-                found = [tuple(box.tolist()) for box in boxes]
+            proven: Sequence[tuple[float, ...] | None] = []
             if verifier is not None:
-                order, found = verifier.order(query, index[ranked[:VERIFIED]], scores[:VERIFIED])
+                order, proven = verifier.order(query, index[ranked[:VERIFIED]], scores[:VERIFIED])
                 ranked[: len(order)] = ranked[order]
+            found = _boxes(ranker.boxes(query, ranked[:SHOWN]) if truth else None, proven)
             rows = index[ranked]
             right = instances[rows] == instances[query]
             ranks = np.flatnonzero(right)
@@ -74,6 +72,16 @@ def evaluate_rows(labels: Labels, ranker: RowRanker, verifier: RowVerifier | Non
             bar.advance()
     mean = float(np.mean(ious)) if ious else None
     return LabelResult(labels, queries, ap, first, top, images=len(index), box_iou=mean, boxes=len(ious))
+
+
+def _boxes(boxes: Boxes | None, proven: Sequence[tuple[float, ...] | None]) -> list[tuple[float, ...] | None]:
+    """Where the thing is in the first results: by the verifier, else by the ranking, else unknown."""
+    found: list[tuple[float, ...] | None] = [None] * SHOWN
+    if boxes is not None:
+        found[: len(boxes)] = [tuple(box.tolist()) for box in boxes]
+    for i, box in enumerate(proven[:SHOWN]):
+        found[i] = box or found[i]
+    return found
 
 
 def _ranked(scores: Scores, own: int) -> tuple[Ids, Scores]:
