@@ -15,6 +15,7 @@ from insclr.model.backbones import FeatureMap
 from insclr.model.network import create_network
 from insclr.recipe import NetworkRecipe
 from insclr.retrieval.index import index_images
+from insclr.retrieval.map_pooling import map_pooling
 from insclr.retrieval.regions import map_regions, most_different, region_squares, search_best_region
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import (
@@ -80,7 +81,7 @@ def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: st
     network = create_network(NetworkRecipe(pooling=pooling, dim=16), pretrained=False)
     maps = torch.rand(2, network.backbone.channels, 7, 9)
     with torch.inference_mode():
-        for one, found in zip(maps, map_regions(network, maps), strict=True):
+        for one, found in zip(maps, map_regions(maps.numpy(), map_pooling(network)), strict=True):
             assert len(found.boxes) == MAX_REGIONS
             for (left, top, right, bottom), vector in zip(found.boxes, found.descriptors, strict=True):
                 rows = slice(round(float(top) * 7), round(float(bottom) * 7))
@@ -91,18 +92,17 @@ def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: st
 
 def test_a_map_of_one_cell_has_no_regions() -> None:
     network = create_network(NetworkRecipe(dim=8), pretrained=False)
-    with torch.inference_mode():
-        (found,) = map_regions(network, torch.rand(1, network.backbone.channels, 1, 1))
+    maps = torch.rand(1, network.backbone.channels, 1, 1).numpy()
+    (found,) = map_regions(maps, map_pooling(network))
     assert found.boxes.shape == (0, 4)
     assert found.descriptors.shape == (0, 8)
 
 
 def test_regions_that_say_the_same_are_kept_once() -> None:
     # The whole looks along x; two regions along y, one along z, one nearly as the whole.
-    whole = torch.tensor([[1.0, 0, 0]])
-    regions = torch.nn.functional.normalize(
-        torch.tensor([[[0.0, 1, 0], [0.0, 1, 0.01], [0.0, 0, 1], [1, 0.1, 0]]]), dim=2
-    )
+    whole = np.array([[1.0, 0, 0]], np.float32)
+    regions = np.array([[[0.0, 1, 0], [0.0, 1, 0.01], [0.0, 0, 1], [1, 0.1, 0]]], np.float32)
+    regions /= np.linalg.norm(regions, axis=2, keepdims=True)
     chosen = most_different(whole, regions, 2)[0].tolist()
     assert len({0, 1} & set(chosen)) == 1
     assert 2 in chosen

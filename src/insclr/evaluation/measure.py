@@ -26,10 +26,11 @@ from insclr.progress import progress_bar
 from insclr.retrieval.describe import describe_images
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import SCALES, Cells, image_cells
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells, maps_by
 from insclr.retrieval.local.keep_asmk import SAMPLE
 from insclr.retrieval.local.ranking import verifier_name
 from insclr.retrieval.local.verification import image_features
+from insclr.retrieval.map_pooling import map_pooling
 from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.regions import no_regions
@@ -88,14 +89,14 @@ def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
 def _cells(model: Model, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
     """The local descriptors of rows; all of them can be read, since they have been described."""
     wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+    maps_of, pooling = maps_by(model.network), map_pooling(model.network)
     with progress_bar(title, len(rows)) as bar:
         for start in range(0, len(rows), _PART):
             part = rows[start : start + _PART]
             longest = round(wanted.size * max(SCALES))
             images = [decode(labels.images.file(row), None if boxes[row] else longest) for row in part]
-            found = image_cells(
-                model.network, images, size=wanted.size, fit=wanted.fit, boxes=[boxes[row] for row in part]
-            )
+            parts = [boxes[row] for row in part]
+            found = image_cells(maps_of, pooling, images, size=wanted.size, fit=wanted.fit, boxes=parts)
             yield from zip(part, found, strict=True)
             bar.advance(len(part))
 
@@ -110,7 +111,8 @@ def _verifier(name: str, model: Model, labels: Labels) -> RowVerifier | None:
         def cells(row: int) -> Cells:
             longest = None if boxes[row] else round(wanted.size * max(dsm.SCALES))
             (found,) = image_cells(
-                model.network,
+                maps_by(model.network),
+                map_pooling(model.network),
                 [decode(labels.images.file(row), longest)],
                 size=wanted.size,
                 fit=wanted.fit,

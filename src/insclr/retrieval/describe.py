@@ -23,6 +23,7 @@ from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
+from insclr.retrieval.map_pooling import map_pooling
 from insclr.retrieval.regions import map_regions
 from insclr.retrieval.store.regions import no_regions
 from insclr.retrieval.store.rows import Regions
@@ -98,7 +99,9 @@ def _first_view_regions(
     whole = [i for i, is_first in enumerate(first) if is_first]
     if not whole:
         return {}
-    found = map_regions(network, maps[torch.tensor(whole, device=maps.device)])
+    found = map_regions(
+        maps[torch.tensor(whole, device=maps.device)].float().cpu().numpy(), map_pooling(network)
+    )
     return dict(zip((rows[i] for i in whole), found, strict=True))
 
 

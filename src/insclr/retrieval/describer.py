@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,7 +21,8 @@ from insclr.model.device import describing_autocast, place
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describe import decoded_longest, describe_with
 from insclr.retrieval.local import dsm
-from insclr.retrieval.local.cells import SCALES, Cells, image_cells
+from insclr.retrieval.local.cells import SCALES, Cells, MapsOf, image_cells, maps_by
+from insclr.retrieval.map_pooling import MapPooling, map_pooling
 from insclr.retrieval.store import Regions, StoreInfo
 
 # So few files are decoded in this process: starting others would take longer.
@@ -135,6 +137,10 @@ class ModelDescriber:
                 descriptors.append(functional.normalize(total, dim=0))
         return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
 
+    @cached_property
+    def _maps(self) -> tuple[MapsOf, MapPooling]:
+        return maps_by(self._model.network), map_pooling(self._model.network)
+
     @property
     def cells_longest(self) -> int:
         """The longest side at which an image is to be decoded for `cells`."""
@@ -144,7 +150,7 @@ class ModelDescriber:
         """The local descriptors of RGB images in memory, or of the parts of them inside boxes."""
         wanted = self._model.recipe.descriptor
         with self._turns:
-            return image_cells(self._model.network, images, size=wanted.size, fit=wanted.fit, boxes=boxes)
+            return image_cells(*self._maps, images, size=wanted.size, fit=wanted.fit, boxes=boxes)
 
     def map_cells(
         self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
@@ -153,7 +159,7 @@ class ModelDescriber:
         wanted = self._model.recipe.descriptor
         with self._turns:
             return image_cells(
-                self._model.network,
+                *self._maps,
                 images,
                 size=wanted.size,
                 fit=wanted.fit,

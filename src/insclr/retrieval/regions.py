@@ -1,15 +1,11 @@
 """Regions: several descriptors an image, pooled from the one map that is computed anyway, and their search."""
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.errors import UserError
-from insclr.model.backbones import FeatureMap
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import ClassToken, GeM
+from insclr.retrieval.map_pooling import MapPooling, Maps, Square
+from insclr.retrieval.store.regions import no_regions
 from insclr.retrieval.store.rows import MAX_REGIONS, Regions, Store
 from insclr.retrieval.store.where import Condition
 
@@ -17,27 +13,24 @@ from insclr.retrieval.store.where import Condition
 _SIDES = (0.2, 0.28, 0.36)
 _LEAST_CELLS = 2
 
-Square = tuple[int, int, int]  # top, left, side, in cells of the map
 
-
-def map_regions(network: DescriptorNetwork, maps: Tensor, count: int = MAX_REGIONS) -> list[Regions]:
+def map_regions(maps: Maps, pooling: MapPooling, count: int = MAX_REGIONS) -> list[Regions]:
     """The `count` regions of every map (batch, channels, height, width) that differ most from each other.
 
     Squares of some sides are pooled and described like the whole; of those that say the same one is kept.
     """
     height, width = maps.shape[-2:]
     squares = region_squares(height, width)
-    described = network.head(pool_squares(network, maps, squares)).float()  # (batch, squares, dim)
-    whole = network.head(network.pool(FeatureMap(maps, None))).float()  # (batch, dim)
+    if not squares:
+        dim = pooling.describe(maps[:1, :, 0, 0]).shape[-1]
+        return [no_regions(dim)] * len(maps)
+    described = pooling.squares(maps, squares)  # (batch, squares, dim)
+    whole = pooling.whole(maps)  # (batch, dim)
     chosen = most_different(whole, described, min(count, len(squares)))
-    batch = torch.arange(len(maps), device=maps.device)[:, None]
-    descriptors = described[batch, chosen].cpu().numpy()  # (batch, count, dim)
-    cells = np.array(squares, dtype=np.float32).reshape(-1, 3)  # (squares, 3)
-    corners = np.stack([cells[:, 1], cells[:, 0], cells[:, 1] + cells[:, 2], cells[:, 0] + cells[:, 2]], 1)
+    corners = np.array([(left, top, left + side, top + side) for top, left, side in squares], np.float32)
     boxes = corners / np.array([width, height, width, height], np.float32)
     return [
-        Regions(boxes[places], np.asarray(vectors, np.float32))
-        for places, vectors in zip(chosen.cpu().numpy(), descriptors, strict=True)
+        Regions(boxes[places], vectors[places]) for places, vectors in zip(chosen, described, strict=True)
     ]
 
 
@@ -59,47 +52,18 @@ def _starts(length: int, side: int) -> list[int]:
     return sorted({*range(0, length - side + 1, side // 2), length - side})
 
 
-def pool_squares(network: DescriptorNetwork, maps: Tensor, squares: list[Square]) -> Tensor:
-    """Pooled features (batch, squares, channels), each square as the network pools a whole map."""
-    if isinstance(network.pooling, ClassToken):
-        raise UserError(
-            "A network that pools by its class token has no regions: choose a model with another pooling."
-        )
-    if not squares:
-        return maps.new_zeros(len(maps), 0, maps.shape[1])
-    if isinstance(network.pooling, GeM):
-        pooled = _gem_squares(network.pooling, maps, squares)
-    else:
-        parts = [
-            network.pooling(FeatureMap(maps[..., top : top + side, left : left + side], None))
-            for top, left, side in squares
-        ]
-        pooled = torch.stack(parts, 1)
-    return functional.normalize(pooled, dim=2) if network.normalise_pooled else pooled
-
-
-def most_different(whole: Tensor, regions: Tensor, count: int) -> Tensor:
+def most_different(whole: Descriptors, regions: Descriptors, count: int) -> Ids:
     """Places (batch, count) of regions, each the one farthest from the whole and from those before it.
 
     `whole` (batch, dim) and `regions` (batch, squares, dim) are unit rows.
     """
-    near = torch.einsum("bd,bsd->bs", whole, regions)
-    batch = torch.arange(len(regions), device=regions.device)
-    chosen = []
+    near = np.einsum("bd,bsd->bs", whole, regions)
+    batch, chosen = np.arange(len(regions)), []
     for _ in range(count):
         farthest = near.argmin(1)
         chosen.append(farthest)
-        near = torch.maximum(near, torch.einsum("bd,bsd->bs", regions[batch, farthest], regions))
-    return torch.stack(chosen, 1) if chosen else torch.zeros(len(regions), 0, dtype=torch.int64)
-
-
-def _gem_squares(pooling: GeM, maps: Tensor, squares: list[Square]) -> Tensor:
-    """GeM of squares: the power once, then the means of all squares of a side at once."""
-    powered = maps.float().clamp(min=pooling.smallest).pow(pooling.p)
-    means = {
-        side: functional.avg_pool2d(powered, side, stride=1) for side in {side for _, _, side in squares}
-    }
-    return torch.stack([means[side][..., top, left] for top, left, side in squares], 1).pow(1.0 / pooling.p)
+        near = np.maximum(near, np.einsum("bd,bsd->bs", regions[batch, farthest], regions))
+    return np.stack(chosen, 1)
 
 
 def search_best_region(

@@ -1,18 +1,22 @@
 """Attentive local descriptors (HOW, Tolias 2020): the strongest cells of the network's own map at two scales."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from insclr.arrays import Boxes, Descriptors
 from insclr.data.decode import Box
 from insclr.data.views import Fit, descriptor_views
 from insclr.model.device import describing_autocast
 from insclr.model.network import DescriptorNetwork
+from insclr.retrieval.map_pooling import MapPooling, Maps
+
+MapsOf = Callable[[Tensor], Maps]  # of views (batch, 3, H, W)
 
 SCALES = (1.0, 2.0)  # multiples of the size at which the network describes whole images
 MAX_CELLS = 100  # of one image
@@ -30,9 +34,9 @@ class Cells:
         return len(self.descriptors)
 
 
-@torch.inference_mode()
 def image_cells(
-    network: DescriptorNetwork,
+    maps_of: MapsOf,
+    pooling: MapPooling,
     images: Sequence[Image.Image],
     *,
     size: int,
@@ -41,45 +45,54 @@ def image_cells(
     scales: Sequence[float] = SCALES,
     most: int = MAX_CELLS,
 ) -> list[Cells]:
-    """The cells of RGB images, or of the parts of them inside boxes."""
-    network.eval()
-    found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in images]
+    """The cells of RGB images, or of the parts of them inside boxes; `maps_of` runs the network on views."""
+    found: list[list[_Scale]] = [[] for _ in images]
     parts = boxes or [None] * len(images)
-    with describing_autocast(network.device):
-        for scale in scales:
-            views = [
-                descriptor_views(image, round(size * scale), fit, box=box)[0]
-                for image, box in zip(images, parts, strict=True)
-            ]
-            alike = len({view.shape for view in views}) == 1
-            for places in [range(len(views))] if alike else [range(i, i + 1) for i in range(len(views))]:
-                stack = torch.stack([views[i] for i in places]).to(network.device)
-                described = _described(network, network.backbone(stack).map)
-                for i, one in zip(places, described, strict=True):
-                    found[i].append(one)
+    for scale in scales:
+        views = [
+            descriptor_views(image, round(size * scale), fit, box=box)[0]
+            for image, box in zip(images, parts, strict=True)
+        ]
+        alike = len({view.shape for view in views}) == 1
+        for places in [range(len(views))] if alike else [range(i, i + 1) for i in range(len(views))]:
+            described = _described(maps_of(torch.stack([views[i] for i in places])), pooling)
+            for i, one in zip(places, described, strict=True):
+                found[i].append(one)
     return [_strongest(one, most) for one in found]
 
 
-def _described(network: DescriptorNetwork, maps: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Of every map (batch, channels, height, width): strengths (cells,), descriptors (cells, dim), boxes."""
-    batch, channels, height, width = maps.shape
-    maps = maps.float()
-    strengths = maps.norm(dim=1).flatten(1)  # (batch, cells): the attention of HOW
-    around = functional.avg_pool2d(
-        maps.clamp(min=1e-6).pow(3), _SMOOTHING, stride=1, padding=_SMOOTHING // 2, count_include_pad=False
-    ).pow(1 / 3)
-    cells = around.flatten(2).transpose(1, 2).reshape(-1, channels)  # (batch x cells, channels)
-    unit = functional.normalize(cells, dim=1) if network.normalise_pooled else cells
-    descriptors = network.head(unit).float().cpu().view(batch, height * width, -1)
-    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    corners = torch.stack([columns, rows, columns + 1, rows + 1], -1).reshape(-1, 4)
-    boxes = corners / torch.tensor([width, height, width, height])
-    return [(one, described, boxes) for one, described in zip(strengths.cpu(), descriptors, strict=True)]
+def maps_by(network: DescriptorNetwork) -> MapsOf:
+    """The maps of views by torch."""
+
+    @torch.inference_mode()
+    def maps_of(views: Tensor) -> Maps:
+        with describing_autocast(network.device):
+            return np.asarray(network.backbone(views.to(network.device)).map.float().cpu().numpy())
+
+    network.eval()
+    return maps_of
 
 
-def _strongest(scales: Sequence[tuple[Tensor, Tensor, Tensor]], most: int) -> Cells:
-    strengths, descriptors, boxes = (torch.cat(parts) for parts in zip(*scales, strict=True))
-    chosen = strengths.argsort(descending=True, stable=True)[:most]
-    return Cells(
-        np.asarray(descriptors[chosen].numpy(), np.float32), np.asarray(boxes[chosen].numpy(), np.float32)
-    )
+class _Scale(NamedTuple):
+    strengths: NDArray[np.float32]  # (cells,)
+    descriptors: Descriptors  # (cells, dim)
+    boxes: Boxes  # (cells, 4)
+
+
+def _described(maps: Maps, pooling: MapPooling) -> list[_Scale]:
+    """The cells of every map, each described with its neighbours."""
+    height, width = maps.shape[-2:]
+    strengths = np.linalg.norm(maps, axis=1).reshape(len(maps), -1)  # (batch, cells): the attention of HOW
+    around = _SMOOTHING // 2
+    padded = np.pad(maps, ((0, 0), (0, 0), (around, around), (around, around)), mode="edge")
+    squares = [(top, left, _SMOOTHING) for top in range(height) for left in range(width)]
+    descriptors = pooling.squares(padded, squares)  # (batch, cells, dim)
+    corners = np.array([(left, top, left + 1, top + 1) for top, left, _ in squares], np.float32)
+    boxes = np.asarray(corners / np.array([width, height, width, height]), np.float32)
+    return [_Scale(one, described, boxes) for one, described in zip(strengths, descriptors, strict=True)]
+
+
+def _strongest(scales: Sequence[_Scale], most: int) -> Cells:
+    strengths, descriptors, boxes = (np.concatenate(parts) for parts in zip(*scales, strict=True))
+    chosen = np.argsort(-strengths, kind="stable")[:most]
+    return Cells(descriptors[chosen], boxes[chosen])
