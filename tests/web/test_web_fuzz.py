@@ -44,6 +44,7 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
     assert set(described["paths"]) == {
         "/api/about",
         "/api/search",
+        "/api/why",
         "/api/stores/{store}/sample",
         "/api/stores/{store}/columns",
         "/api/stores/{store}/rows/{row}",

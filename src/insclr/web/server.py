@@ -35,6 +35,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr.web.load import Numbers, Room
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
+    from insclr.web.why import why_api
 
     settings = settings or ServeSettings()
 
@@ -62,6 +63,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.include_router(api)
+    app.include_router(why_api)
     _explain_errors(app)
     _tell_state(app, served)
     # Uploads stay in memory: nothing of them is ever written to disk.
