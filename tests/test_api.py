@@ -15,7 +15,7 @@ from insclr.errors import UserError
 
 _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
-    *("evaluate", "compare", "whiten"),
+    *("evaluate", "compare", "whiten", "names", "answers"),
 )
 _DOCS = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -27,6 +27,7 @@ def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "PHOTOS").mkdir()
     labels = (small_collection / "labels.csv").read_text().splitlines(keepends=True)[: 1 + 24]
     (folder / "PHOTOS" / "labels.csv").write_text("".join(labels))
+    (folder / "names.csv").write_text("path,name\nthing3-1.png,Blue vase\n")
     for line in labels[1:]:
         name = line.split(",")[0]
         (folder / "PHOTOS" / name).symlink_to(small_collection / name)

@@ -38,11 +38,14 @@ def _call(arguments: list[str]) -> int:
 
 @pytest.mark.parametrize("line", [line for _, line in _commands()], ids=[name for name, _ in _commands()])
 def test_every_command_shown_exists_with_its_options(line: str) -> None:
-    from insclr.cli import calibrate, evaluation, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
 
     group = typer.main.get_command(app)
     _, name, *arguments = shlex.split(line)
     command = group.commands[name]  # type: ignore[attr-defined]
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        command = command.commands[name]
     # Parsing alone: a wrong option or a missing argument is an error here, the page in the test's name.
     command.make_context(name, arguments)
 

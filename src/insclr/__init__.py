@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from insclr.api import (
         Embedded,
+        answers,
         check,
         cluster,
         compare,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         evaluate,
         index,
         load,
+        names,
         search,
         whiten,
     )
@@ -43,6 +45,7 @@ _WHERE = {
     "Model": "insclr.model.model_file",
     "Recipe": "insclr.recipe",
     "UserError": "insclr.errors",
+    "answers": "insclr.api",
     "check": "insclr.api",
     "cluster": "insclr.api",
     "compare": "insclr.api",
@@ -53,6 +56,7 @@ _WHERE = {
     "list_images": "insclr.data.images",
     "load": "insclr.api",
     "load_recipe": "insclr.recipe",
+    "names": "insclr.api",
     "search": "insclr.api",
     "train": "insclr.jobs.train",
     "whiten": "insclr.api",
@@ -65,6 +69,7 @@ __all__ = [
     "Model",
     "Recipe",
     "UserError",
+    "answers",
     "check",
     "cluster",
     "compare",
@@ -75,6 +80,7 @@ __all__ = [
     "list_images",
     "load",
     "load_recipe",
+    "names",
     "search",
     "train",
     "whiten",

@@ -42,8 +42,10 @@ from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.query import details_of
 from insclr.retrieval.local.ranking import check_ranking, verifier_name
+from insclr.retrieval.names import import_names, named_rows
 from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.rerank import rerank as find_reranker
+from insclr.retrieval.said import answer, closed, read_said
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
 
@@ -360,3 +362,48 @@ def whiten(
     truth = None if labels is None else Path(labels)
     whiten_model(loaded, as_list(images), Path(out), dim=dim, power=power, labels=truth)
     return load_model(out)
+
+
+def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
+    """The name of every photo that has one, by its path; those that joined a named thing by their score among them.
+
+    `source` names photos first: a CSV (path, name), another store, or the word "folders" for the photos' folders.
+
+    >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
+    'Blue vase'
+    """
+    opened = open_store(store)
+    try:
+        if source:
+            import_names(opened, str(source))
+        return {row.image.path: name for name, row, _ in named_rows(opened)}
+    finally:
+        opened.close()
+
+
+def answers(
+    store: str | Path, query: str = "", *, same: Sequence[str] = (), different: Sequence[str] = ()
+) -> list[str]:
+    """Say which photos show the same thing as `query` and which do not, by their paths in the store.
+
+    Gives back the contradictions in all that was said; `insclr answers undo` takes an answer back, `insclr.train`
+    learns from them with `answers=STORE`.
+
+    >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
+    []
+    """
+    opened = open_store(store)
+    try:
+        rows = opened.rows_by_path()
+        missing = [path for path in (query, *same, *different) if path and path not in rows]
+        if missing:
+            raise UserError(f"{store} has no photo {missing[0]!r}: name photos as `insclr search` does.")
+        if query:
+            alike, others = ([rows[path].image.hash for path in paths] for paths in (same, different))
+            opened.append([answer(rows[query].image.hash, alike, others)])
+        found = closed(read_said(opened)).contradictions
+        return [
+            f"{one.link.source} does not fit {', '.join(each.source for each in one.chain)}" for one in found
+        ]
+    finally:
+        opened.close()

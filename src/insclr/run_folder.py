@@ -3,7 +3,7 @@
 import json
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from insclr.errors import UserError
 from insclr.files import read_json, remove_leftovers, whole_file
 from insclr.lock import only_writer
 from insclr.mining.overlap import UNKNOWN, InstanceSize
+from insclr.mining.taught import Taught
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import Recipe, load_recipe, to_toml
@@ -32,6 +33,8 @@ _IMAGES = "images.json"
 _CACHE = "cache"
 _LOCK = ".lock"
 _USABLE = "usable.safetensors"
+_ANSWERS = "answers.json"
+_TAUGHT = "taught.safetensors"
 _END = "end.safetensors"
 _START = "start.json"
 _START_FC = "start.safetensors"
@@ -189,6 +192,25 @@ class RunFolder(_Folder):
             with whole_file(file) as scratch:
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return _tensors(file)["ids"]
+
+    def answers(self, current: str | Path | None) -> str | None:
+        """The store whose answers the run learns from; a resumed run keeps the one that it began with."""
+        file = self.path / _ANSWERS
+        if not file.exists() and current is not None:
+            with whole_file(file) as scratch:
+                scratch.write_text(json.dumps({"store": str(current)}))
+        return str(read_json(file)["store"]) if file.exists() else None
+
+    def taught(self, read: Callable[[], Taught]) -> Taught:
+        """What people said of the usable images when the run began: at first what `read` gives."""
+        file = self.path / _TAUGHT
+        if not file.exists():
+            found = read()
+            with whole_file(file) as scratch:
+                safetensors.torch.save_file(
+                    {"groups": found.groups, "spoken": found.spoken, "apart": found.apart}, scratch
+                )
+        return Taught(**_tensors(file))
 
     def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""

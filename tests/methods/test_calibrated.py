@@ -1,10 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod
 from insclr.mining.precision import mean_precision
+from insclr.mining.taught import Taught
 from insclr.recipe import CalibratedSettings
 from seen_collection import batch_of, seen_collection, truth
 
@@ -90,3 +93,36 @@ def test_it_explains_what_it_decided_with_the_network_it_was_prepared_with(tmp_p
     assert told.candidate_similarities[1, 0].item() == pytest.approx(expected.item(), abs=1e-6)
     assert told.mined is not None
     assert not (told.mined & (told.candidates[:, :, None] == told.ids[:, None]).any(2)).any()
+
+
+def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
+    """Images 0 and 59, of different instances, are said to be one; 1, mined for 0 before, to be another."""
+    start = seen_collection(tmp_path, spread=0.4)
+    groups = torch.arange(60)
+    groups[59] = 0
+    spoken = torch.zeros(60, dtype=torch.bool)
+    spoken[[0, 1, 59]] = True
+    taught = Taught(groups, spoken, torch.tensor([[0, 1]]))
+    method = CalibratedMethod(CalibratedSettings())
+    method.prepare(replace(start, taught=taught))
+    tuples = [row for step in range(20) for row in method.sampler.step(step)]
+    of_first = [row.tolist() for row in tuples if row[0] == 0]
+    assert of_first
+    assert all(set(row[1:]) == {59} for row in of_first)
+    ids = torch.tensor([[0, 59, 59, 59], [1, 2, 0, 3], [2, 0, 1, 3]])
+    batch = Batch(ids, torch.zeros(1, 3, 4, start.network.dim))
+    pairs = method.label(batch, 0, torch.Generator())
+    assert pairs.query[0].all()  # 59 attracts, though nothing was mined about it
+    assert not pairs.query[1, 2]  # 0 is different from 1, however similar
+    flat = ids.flatten().tolist()
+    negatives_of_first = {
+        image for image, negative in zip(flat, pairs.negative[0, 0], strict=True) if negative
+    }
+    assert 1 in negatives_of_first
+    assert 59 not in negatives_of_first
+    untaught = CalibratedMethod(CalibratedSettings())
+    untaught.prepare(start)
+    before = untaught.label(batch, 0, torch.Generator())
+    # Where people said nothing the decisions are those of the mining.
+    assert torch.equal(pairs.query[2], before.query[2])
+    assert torch.equal(pairs.negative[2], before.negative[2])

@@ -347,3 +347,14 @@ def test_thumbnails_stop_at_their_budget(tmp_path):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder.*recipe\.toml"):
         write_report(tmp_path)
+
+
+def test_people_read_what_was_learned_what_was_left_out_and_what_comes_next_before_any_jargon(tmp_path):
+    text = report(make_run(tmp_path))
+    people, engineers = text.split("For engineers")
+    for question in ("What was learned?", "What was left out?", "What next?"):
+        assert question in people
+    assert "insclr serve STORE" in people
+    for word in ("anchor", "tuple", "active negatives"):
+        assert word not in people.split("<main")[-1].lower(), word
+    assert "Recipe</h2>" in engineers

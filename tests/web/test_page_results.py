@@ -206,7 +206,7 @@ def test_a_finger_draws_a_box_after_saying_so(page: Page, root: Path) -> None:
 
 def test_the_page_says_what_its_buttons_do(page: Page, root: Path) -> None:
     page.upload(root / "0" / "0.png")
-    for button in page.all("header button, header a, .band.sure .tile button"):
+    for button in page.all("header.bar button, header.bar a, .band.sure .tile button"):
         assert button.accessible_name, button.get_attribute("outerHTML")
     assert page.one("#nav a").text == "Search"
     page.script("document.activeElement.blur()")

@@ -79,7 +79,7 @@ def say_when_stopped(kept: Callable[[], str]) -> None:
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
-    from insclr.cli import calibrate, evaluation, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     say_when_stopped(lambda: _GO_ON)

@@ -66,6 +66,9 @@ def train(
     cache: Annotated[
         Path | None, typer.Option(help="Keep features here, for other runs on these images.")
     ] = None,
+    answers: Annotated[
+        str | None, typer.Option(help="A store whose names and answers are learned from.", metavar="STORE")
+    ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
     from insclr.progress import working
@@ -87,6 +90,7 @@ def train(
         resume=resume,
         device=device,
         cache=cache,
+        answers=answers,
     )
     if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
         typer.echo("\n".join(_end_of_run(out)))

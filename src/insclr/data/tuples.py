@@ -157,6 +157,38 @@ class TupleSampler:
         return self._pool_ids[anchors].gather(1, columns).long()
 
 
+class KnownGroupsSampler:
+    """The tuples of another sampler, where an anchor of a known group has members of that group beside it.
+
+    They are drawn at random, each once before any comes twice.
+    """
+
+    def __init__(self, others: Sampler, groups: Tensor, known: Tensor, seed: int) -> None:
+        """`groups` (N,) numbers the group of every image; `known` (N,) marks anchors whose group counts."""
+        self._others = others
+        self._known = known
+        self._seed = seed
+        self._groups = groups
+        by_group = groups.argsort(stable=True)
+        self._of_group = by_group.split(torch.bincount(groups).tolist())
+
+    def step(self, n: int) -> Tensor:
+        """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
+        ids = self._others.step(n).clone()
+        generator = _generator(self._seed, n, 3)
+        for row in self._known[ids[:, 0]].nonzero()[:, 0].tolist():
+            group = self._of_group[int(self._groups[ids[row, 0]])]
+            ids[row, 1:] = _drawn(group[group != ids[row, 0]], ids.shape[1] - 1, generator)
+        return ids
+
+
+def _drawn(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """So many of the images at random, each once before any comes twice."""
+    rounds = -(-count // len(images))
+    orders = [images[torch.randperm(len(images), generator=generator)] for _ in range(rounds)]
+    return torch.cat(orders)[:count]
+
+
 def _check(images: int, tuples: int) -> None:
     if not 1 <= tuples <= images:
         raise UserError(

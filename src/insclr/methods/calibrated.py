@@ -10,7 +10,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
-from insclr.data.tuples import TupleSampler
+from insclr.data.tuples import KnownGroupsSampler, Sampler, TupleSampler
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.batch import Batch
 from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
@@ -22,6 +22,7 @@ from insclr.mining.expand import eligible_candidates
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
 from insclr.mining.select import query_set
+from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
 from insclr.neighbours.pool import Pool
 from insclr.recipe import CalibratedSettings
@@ -35,8 +36,10 @@ class CalibratedMethod(Method):
 
     needs = Needs(views=True)
     explains = True
+    teachable = True
     pool: Pool
     labels: CandidateLabels
+    sampler: Sampler
 
     def __init__(self, settings: CalibratedSettings) -> None:
         self.settings = settings
@@ -54,11 +57,18 @@ class CalibratedMethod(Method):
         thresholds, reasons = start.ranks.from_first(measure_thresholds(settings.variant, own, instance))
         overlap = neighbour_overlap(pool.ids, instance.core)
         self.labels = label_candidates(pool, overlap, thresholds, settings.variant, settings.neighbours)
+        self.taught = start.taught
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
         )
+        if start.taught is not None:
+            self.sampler = KnownGroupsSampler(
+                self.sampler, start.taught.groups, start.taught.taught, start.seed
+            )
         self.pool = map_large_pool(pool, start.folder, start.ranks)
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
+        if start.taught is not None:
+            criteria["taught"] = int(start.taught.taught.sum())
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
         if consistency is not None:
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
@@ -78,14 +88,17 @@ class CalibratedMethod(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Look up what was decided; what may show the same instance is nowhere a negative."""
-        anchors = batch.ids[:, 0]
+        anchors, everyone = batch.ids[:, 0], batch.everyone.ids.reshape(-1)
         candidates, positive = self._candidates(anchors)
         selected = _selected(batch.ids, candidates, positive, batch.unreliable)
         spared = positive | self.labels.ignored[anchors.cpu()].to(positive.device)  # (T, P)
+        ignored = contains(candidates, spared, everyone)  # (T, B)
+        if self.taught is not None:
+            selected, ignored = _as_taught(self.taught, batch.ids, everyone, selected, ignored)
         pairs = label_batch(
             batch.ids,
             selected,
-            ignored=contains(candidates, spared, batch.everyone.ids.reshape(-1)),
+            ignored=ignored,
             batch_tuple_ids=batch.everyone.ids,
             first_tuple=batch.first_tuple,
         )
@@ -134,6 +147,20 @@ def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Ten
     if unreliable is not None:
         chosen &= ~unreliable
     return query_set(chosen)
+
+
+def _as_taught(
+    taught: Taught, ids: Tensor, everyone: Tensor, selected: Tensor, ignored: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The query sets (T, M) and what is ignored (T, B), corrected by what people said.
+
+    A group that they spoke about is one instance; what they told apart repels, however similar it is.
+    """
+    anchors, batch = ids[:, 0], everyone.expand(len(ids), -1)
+    known = taught.taught.to(ids.device)[anchors][:, None]  # (T, 1)
+    chosen = torch.where(known, taught.same(anchors, ids), selected & ~taught.different(anchors, ids))
+    spared = (ignored | taught.same(anchors, batch)) & ~taught.different(anchors, batch)
+    return query_set(chosen[:, 1:]), spared
 
 
 def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:

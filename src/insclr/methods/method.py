@@ -19,6 +19,7 @@ from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
 from insclr.mining.consistency import Consistency
 from insclr.mining.overlap import UNKNOWN, InstanceSize
+from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
@@ -53,6 +54,7 @@ class RoundStart:
     kept: Path | None = None  # for files that stay as long as the run; None: as long as the round
     instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
     doubted: bool = False  # nothing has been learned yet: mined pairs must bear each other out
+    taught: Taught | None = None  # what people said of the images
 
     def __len__(self) -> int:
         return len(self.plain)
@@ -116,6 +118,7 @@ class Method(ABC):
     )
     epoch_steps: int = 0  # steps after which `begin_epoch` is called, again and again; 0 = never
     explains: bool = False  # `explain` has something to tell
+    teachable: bool = False  # learns from what people said of the images
 
     @abstractmethod
     def prepare(self, start: RoundStart) -> Prepared:

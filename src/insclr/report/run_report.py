@@ -5,8 +5,9 @@ from pathlib import Path
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector
 from insclr.report.page import write_page
+from insclr.report.plain_words import plain_words
 from insclr.report.run_record import read_run
-from insclr.report.summary import calibration, cards, guard_events, notices
+from insclr.report.summary import calibration, cards, engineers_cards, guard_events, notices
 from insclr.report.thumbnails import Thumbnails
 
 _SKIPPED_SHOWN = 50
@@ -22,6 +23,8 @@ def write_report(run: Path | str) -> Path:
         "run.html",
         run=record,
         cards=cards(record),
+        words=plain_words(record),
+        engineers_cards=engineers_cards(record),
         notices=notices(record),
         curves=training_curves(record),
         moments=moments,

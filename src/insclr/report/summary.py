@@ -69,6 +69,12 @@ def cards(run: RunRecord) -> list[Card]:
     seconds, text = _seconds(run)
     if seconds:
         shown.append(Card(duration(seconds), text))
+    return shown
+
+
+def engineers_cards(run: RunRecord) -> list[Card]:
+    """Key numbers in the words of the method."""
+    shown = []
     for key, place in (("batch_positives", "in the batch"), ("bank_positives", "from the candidate pool")):
         values = [value for _, value in run.curve(key)]
         if any(values):

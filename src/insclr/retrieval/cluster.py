@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from insclr.arrays import Descriptors
+from insclr.mining.groups import are_apart, both_ways, join_known
+from insclr.mining.links import Links
 from insclr.progress import progress_bar
 from insclr.retrieval.duplicates import Groups
+from insclr.retrieval.known import known_places
 from insclr.retrieval.score import LIKELY, score_curve_of
 from insclr.retrieval.store import Row, Store
 
@@ -22,18 +25,27 @@ class Cluster:
 
 
 def cluster(
-    store: Store, min_size: int = 2, likely: float = LIKELY, together: float = TOGETHER
+    store: Store,
+    min_size: int = 2,
+    likely: float = LIKELY,
+    together: float = TOGETHER,
+    links: Links | None = None,
 ) -> list[Cluster]:
     """Group the images of a store, largest group first; images that match nothing are in none.
 
     Pairs that are among each other's nearest with a score of `likely` or more are joined, the most similar
-    first, as long as the images of the two groups have the similarity of score `together` on average.
+    first, as long as the images of the two groups have the similarity of score `together` on average. What `links`
+    say of images, by the hashes of their content, comes first.
     """
     curve = score_curve_of(store)
     cutoff, average = curve.similarity_at(likely), curve.similarity_at(together)
     ids = store.ids()
     descriptors = store.descriptors(ids)  # (rows, dim)
     place = {int(one): i for i, one in enumerate(ids)}
+    rows = {row.id: row for row in store.rows_by_path().values()}
+    known = known_places(links or Links(), [rows[int(one)].image.hash for one in ids])
+    apart = both_ways(known.apart)
+    kinds = {i: {kind} & apart.keys() for i, kind in enumerate(known.same.tolist())}
     groups = Groups(range(len(ids)))
     # Of the members' descriptors: two such sums give the average similarity of two groups.
     sums = dict(enumerate(descriptors))
@@ -42,11 +54,19 @@ def cluster(
         one, other = groups.root(a), groups.root(b)
         if one == other or float(sums[one] @ sums[other]) < average * sizes[one] * sizes[other]:
             continue
+        if are_apart(kinds[one], kinds[other], apart):
+            continue
         joint = groups.join(one, other)
+        kinds[joint] = kinds[one] | kinds[other]
         sums[joint] = sums[one] + sums[other]
         sizes[joint] = sizes[one] + sizes[other]
-    found = [members for members in groups.sets() if len(members) >= min_size]
-    rows = {row.id: row for row in store.rows_by_path().values()}
+    numbers = np.empty(len(ids), dtype=np.int64)
+    for number, members in enumerate(groups.sets()):
+        numbers[members] = number
+    numbers = join_known(numbers, known.same, known.apart) if len(ids) else numbers
+    order = np.argsort(numbers, kind="stable")
+    sets = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(ids) else []
+    found = [members.tolist() for members in sets if len(members) >= min_size]
     clusters = []
     for members in sorted(found, key=lambda one: (-len(one), one)):
         central = np.argsort(-(descriptors[members] @ descriptors[members].mean(0)), kind="stable")

@@ -16,6 +16,7 @@ from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
+from insclr.mining.taught import Taught
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
 from insclr.recipe import CalibratedSettings, MethodSettings
@@ -42,7 +43,14 @@ def pca_start(plain: Tensor, dim: int, power: float) -> Start:
     return Start(pca_whitening(features, min(dim, len(features) - 1), power))
 
 
-def views_start(plain: Tensor, views: Tensor, dim: int, settings: MethodSettings, seed: int) -> Start:
+def views_start(
+    plain: Tensor,
+    views: Tensor,
+    dim: int,
+    settings: MethodSettings,
+    seed: int,
+    taught: Taught | None = None,
+) -> Start:
     """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C).
 
     Pairs are always mined by measured thresholds, since no layer is trained yet: by the variant and the N_b of
@@ -63,10 +71,14 @@ def views_start(plain: Tensor, views: Tensor, dim: int, settings: MethodSettings
     if size.whole:
         reasons.append(f"images of an instance = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
+    told = None if taught is None else taught.some(some)
     for _ in range(_PASSES):
         labels = _label(seen, pool, size, settings)
         first, second = _pairs(labels, pool, generator)
         count = float(labels.positive.sum())
+        if told is not None:
+            first, second = told.corrected(first, second, generator)
+            count = max(count, float(len(first)))
         share = count / (count + len(x))  # how much the pairs count beside the views
         scatter = (1 - share) * of_views
         if len(first):

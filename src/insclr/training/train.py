@@ -15,9 +15,11 @@ from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
 from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
+from insclr.mining.taught import Taught
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
@@ -25,6 +27,7 @@ from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, joined
 from insclr.recipe import Recipe, RoundRecipe
+from insclr.retrieval.asking import require_said, taught_images
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
@@ -53,15 +56,23 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: str | Path | None = None,
+    answers: str | Path | None = None,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images. A resumed run remembers its images, recipe, labels and cache.
+    pooled features for other runs on the images. `answers` is a store whose names and answers are learned from.
+    A resumed run remembers its images, recipe, labels, cache and answers.
     """
     out = Path(out)
     wanted = wanted_recipe(out, recipe, changes, resume)
     chosen = pick_device(device)  # before anything is made
+    if answers is not None and not any(create_method(each.method).teachable for each in wanted.rounds):
+        raise UserError(
+            f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
+        )
+    if answers is not None and not resume:
+        require_said(answers)  # before anything is made
     with joined() as ranks:
         for each in wanted.rounds:
             if each.train == "all":
@@ -79,7 +90,7 @@ def train(
             features = Path(cache) if cache else run.option("cache") or run.cache
             try:
                 with run.writing() if ranks.first else nullcontext():
-                    _Training(run, wanted, listed, truth, chosen, features, ranks).complete()
+                    _Training(run, wanted, listed, truth, chosen, features, ranks, answers).complete()
             except BaseException:
                 if ranks.first:
                     run.abandon()
@@ -99,8 +110,10 @@ class _Training:
         device: torch.device,
         cache: Path,
         ranks: Ranks,
+        answers: str | Path | None = None,
     ) -> None:
         self.run = run
+        self.answers = answers
         self.recipe = recipe
         self.ranks = ranks
         self.device = device
@@ -112,6 +125,7 @@ class _Training:
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
             self.listed = run.images(images)
+            run.answers(answers)
         if not ranks.first:
             require_visible(self.listed)
         self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks)
@@ -162,12 +176,21 @@ class _Training:
         self.features.usable = usable
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
+        self.taught = self._read_taught()
         if features is not None and ranks.first:
             with working("measuring the collection"):
                 self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
         self.watch = Watch(run, self.tracker, self.images, self.instances, ranks)
+
+    def _read_taught(self) -> Taught | None:
+        """What people said; kept by the run, so that it stays the same while they go on answering."""
+        with self.ranks.in_turn():
+            store = self.run.answers(self.answers)
+            if store is None:
+                return None
+            return self.run.taught(lambda: taught_images(store, self.images))
 
     def _start_fc(self, features: PooledFeatures) -> None:
         wanted, fc = self.recipe.network, self.network.fc
@@ -177,7 +200,9 @@ class _Training:
             start = pca_start(features.plain, self.network.dim, wanted.start_power)
         else:
             settings = self.recipe.rounds[0].method
-            start = views_start(features.plain, features.views, self.network.dim, settings, self.recipe.seed)
+            start = views_start(
+                features.plain, features.views, self.network.dim, settings, self.recipe.seed, self.taught
+            )
         apply_start(fc, start)
         self.run.note_start(start.size, start.reasons, fc)
 
@@ -231,8 +256,9 @@ class _Training:
             ranks=self.ranks,
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
-            # Later, what was learned agrees with itself, right or wrong.
-            doubted=self.recipe.guard and not self._has_learned(number),
+            # Later, what was learned agrees with itself, right or wrong; and people know better.
+            doubted=self.recipe.guard and self.taught is None and not self._has_learned(number),
+            taught=self.taught,
         )
 
     def _has_learned(self, number: int) -> bool:
@@ -349,6 +375,10 @@ class _Training:
             notes = {"images": str(len(self.images))}
             if any(each.method.supervised for each in self.recipe.rounds):
                 notes["labels"] = "this model was TRAINED WITH LABELS"
+            if self.taught is not None:
+                notes["answers"] = (
+                    f"{int(self.taught.taught.sum())} images are of groups that people spoke about"
+                )
             save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()
 

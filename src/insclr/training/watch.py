@@ -3,7 +3,10 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from insclr.data.images import ImageList
@@ -17,6 +20,8 @@ from insclr.tracking import Tracker
 from insclr.training.guard import Health
 from insclr.training.inspect import inspect_method
 from insclr.training.round import Trained
+
+_MOST_GROUPED = 200_000  # images whose groups are counted
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Watch:
             **self._measured(start.descriptors),
             pairs=prepared.positives_per_image,
             pair_precision=self._pair_precision(prepared),
+            **_grouped(prepared),
             **({"labels_used": True} if labels_used else {}),
         )
 
@@ -98,3 +104,18 @@ class Watch:
         names = tuple(str(int(self.instances[i])) for i in known)
         found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
         return {"map": found.map, "recall_at_1": found.recall(1)}
+
+
+def _grouped(prepared: Prepared) -> dict[str, int]:
+    """How many groups the positives make, and of how many images: those that take each other for the same."""
+    if prepared.candidates is None or prepared.positive is None or len(prepared.positive) > _MOST_GROUPED:
+        return {}
+    count = len(prepared.positive)
+    rows, places = prepared.positive.nonzero(as_tuple=True)
+    columns = prepared.candidates[rows, places].long()
+    ones = np.ones(len(rows), dtype=np.int8)
+    graph = sparse.coo_array((ones, (rows.numpy(), columns.numpy())), (count, count)).tocsr()
+    mutual = graph.minimum(graph.T)
+    number = connected_components(mutual, directed=False)[1]
+    sizes = np.bincount(number)
+    return {"groups": int((sizes > 1).sum()), "grouped": int(sizes[sizes > 1].sum())}

@@ -69,6 +69,7 @@ class PictureAnswer(BaseModel):
     thumbnail: str
     picture: str
     original: str
+    thing: str = Field("", description="what people call the thing it shows; empty where nobody said")
 
 
 class MatchAnswer(PictureAnswer):
@@ -97,14 +98,14 @@ class SearchAnswer(BaseModel):
     matches: list[MatchAnswer]
 
 
-def picture_answer(store: int, row: Row, root: str = "") -> PictureAnswer:
+def picture_answer(store: int, row: Row, root: str = "", thing: str = "") -> PictureAnswer:
     """A row as the API shows it, `root` being the path before all of ours."""
     return PictureAnswer(
-        **_address(store, row.id, root), path=row.image.path, columns=dict(row.image.columns)
+        **_address(store, row.id, root), path=row.image.path, columns=dict(row.image.columns), thing=thing
     )
 
 
-def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
+def match_answer(store: int, match: Match, root: str = "", thing: str = "") -> MatchAnswer:
     """A match as the API shows it."""
     return MatchAnswer(
         **_address(store, match.id, root),
@@ -118,6 +119,7 @@ def match_answer(store: int, match: Match, root: str = "") -> MatchAnswer:
         copies=list(match.copies),
         box=None if match.box is None else [round(side, 4) for side in match.box],
         inliers=match.inliers,
+        thing=thing,
     )
 
 

@@ -42,13 +42,13 @@ from insclr.web.queries import (
 from insclr.web.request_checks import RETRY
 from insclr.web.served import Refused, Served
 
-_SAYS: dict[int | str, dict[str, Any]] = {
+SAYS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
     503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
 }
-_SEARCH_SAYS = _SAYS | {
+_SEARCH_SAYS = SAYS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
     415: {"model": Problem, "description": "Not a picture"},
     422: {"model": Problem, "description": "A box or field that cannot be understood"},
@@ -74,7 +74,7 @@ def _served(request: Request) -> Served:
 Offer = Annotated[Served, Depends(_served)]
 
 
-@api.get("/about", responses=_SAYS)
+@api.get("/about", responses=SAYS)
 def about(served: Offer) -> AboutAnswer:
     """The stores, the re-rankers and the limits of this server."""
     stores = [
@@ -169,13 +169,16 @@ def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswe
     own = {one.row.image.hash for one in rows if one.box is None}
     own |= {content_hash(one.content) for one in query.uploads if one.box is None}
     matches = search_set(home.store, descriptors, query.asked, details, own=own)
+    names = home.said.names([match.id for match in matches])
     return SearchAnswer(
         store=query.store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
         reranked=bool(query.asked.rerank) or query.asked.ranking == "asmk",
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
-        matches=[match_answer(query.store, match, limits.root_path) for match in matches],
+        matches=[
+            match_answer(query.store, match, limits.root_path, names.get(match.id, "")) for match in matches
+        ],
     )
 
 
@@ -193,7 +196,7 @@ async def _unless_gone(
         gone.set()
 
 
-@api.get("/stores/{store}/sample", responses=_SAYS)
+@api.get("/stores/{store}/sample", responses=SAYS)
 def sample(
     served: Offer,
     store: StoreNumber,
@@ -205,7 +208,7 @@ def sample(
     return [picture_answer(store, row, root) for row in served.store(store).sample(count, seed)]
 
 
-@api.get("/stores/{store}/columns", responses=_SAYS)
+@api.get("/stores/{store}/columns", responses=SAYS)
 def columns(served: Offer, store: StoreNumber) -> list[ColumnAnswer]:
     """What a filter can be built from: each column's kind and values."""
     return [
@@ -214,13 +217,16 @@ def columns(served: Offer, store: StoreNumber) -> list[ColumnAnswer]:
     ]
 
 
-@api.get("/stores/{store}/rows/{row}", responses=_SAYS)
+@api.get("/stores/{store}/rows/{row}", responses=SAYS)
 def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     """What is known of an indexed picture."""
-    return picture_answer(store, served.store(store).row(int(row)), served.settings.root_path)
+    home = served.store(store)
+    found = home.row(int(row))
+    name = home.said.names([found.id]).get(found.id, "")
+    return picture_answer(store, found, served.settings.root_path, name)
 
 
-@api.get("/stores/{store}/rows/{row}/thumbnail", responses=_SAYS | _JPEG, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/thumbnail", responses=SAYS | _JPEG, response_class=Response)
 def thumbnail(
     served: Offer,
     store: StoreNumber,
@@ -239,7 +245,7 @@ def thumbnail(
     return Response(content, media_type="image/jpeg", headers=headers)
 
 
-@api.get("/stores/{store}/rows/{row}/picture", responses=_SAYS | _JPEG, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/picture", responses=SAYS | _JPEG, response_class=Response)
 def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
     """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
     home = served.store(store)
@@ -249,7 +255,7 @@ def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
 
-@api.get("/stores/{store}/rows/{row}/original", responses=_SAYS | _FILE, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/original", responses=SAYS | _FILE, response_class=Response)
 def original(
     served: Offer,
     store: StoreNumber,

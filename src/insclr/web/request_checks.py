@@ -23,6 +23,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _COOKIE = "insclr_token"
 HEALTH = "/healthz"
+_PAGES = (
+    "/",
+    "/things",
+    "/teach",
+)  # without anything of the collection in them: other sites may link to them
 _LARGE = 200_000  # bytes
 RETRY = {"retry-after": "2"}
 _FULL = "the server has too much to do just now: try again in a moment"
@@ -102,7 +107,7 @@ class RequestChecks:
     def _from_elsewhere(self, scope: Scope, headers: Headers) -> bool:
         """Whether a page of another site sends this: browsers say so."""
         reads = scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if headers.get("sec-fetch-site") == "cross-site" and not (reads and scope["path"] == "/"):
+        if headers.get("sec-fetch-site") == "cross-site" and not (reads and scope["path"] in _PAGES):
             return True
         origin = headers.get("origin")
         if origin is None or reads:

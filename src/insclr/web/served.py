@@ -20,6 +20,7 @@ from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
 from insclr.web.decode_pool import DecodePool
 from insclr.web.load import Numbers, Room
+from insclr.web.said_state import SaidState
 from insclr.web.settings import ServeSettings
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class ServedStore:
         self.store = store
         self.describer = describer
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
+        self.said = SaidState(store)
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""
@@ -117,9 +119,12 @@ class ServedStore:
         return os.path.basename(self.store.uri.rstrip("/")) or self.store.uri  # noqa: PTH119 (may be an address)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Served:
-    """Everything that a server offers: one store, or two to compare, and what it accepts."""
+    """Everything that a server offers: one store, or two to compare, and what it accepts.
+
+    `stores` changes when a new model has learned from what people said.
+    """
 
     stores: tuple[ServedStore, ...]
     settings: ServeSettings

@@ -32,9 +32,12 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr import __version__
     from insclr.web.api import api
     from insclr.web.decode_pool import DecodePool
+    from insclr.web.learning import Learning
     from insclr.web.load import Numbers, Room
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
+    from insclr.web.teach import teach_api
+    from insclr.web.things import things_api
     from insclr.web.why import why_api
 
     settings = settings or ServeSettings()
@@ -43,6 +46,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        app.state.learning.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -62,8 +66,9 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         numbers=Numbers(),
     )
     app.state.served = served
-    app.include_router(api)
-    app.include_router(why_api)
+    app.state.learning = Learning(served)
+    for router in (api, why_api, things_api, teach_api):
+        app.include_router(router)
     _explain_errors(app)
     _tell_state(app, served)
     # Uploads stay in memory: nothing of them is ever written to disk.
@@ -92,6 +97,14 @@ def _show_pages(app: "FastAPI") -> None:
     @app.get("/docs", include_in_schema=False)
     def docs() -> FileResponse:
         return FileResponse(_STATIC / "docs.html")
+
+    @app.get("/things", include_in_schema=False)
+    def things() -> FileResponse:
+        return FileResponse(_STATIC / "things.html")
+
+    @app.get("/teach", include_in_schema=False)
+    def teach() -> FileResponse:
+        return FileResponse(_STATIC / "teach.html")
 
     app.mount("/static", StaticFiles(directory=_STATIC))
 

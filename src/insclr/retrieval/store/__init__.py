@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from insclr.retrieval.store.journal import Entry, new_entry
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
 from insclr.retrieval.store.rows import (
@@ -20,6 +21,7 @@ from insclr.retrieval.store.where import Condition, parse_where
 __all__ = [
     "MAX_REGIONS",
     "Condition",
+    "Entry",
     "IndexedImage",
     "NearestRegions",
     "Neighbours",
@@ -29,6 +31,7 @@ __all__ = [
     "StoreInfo",
     "StoreUnavailable",
     "create_store",
+    "new_entry",
     "open_store",
     "parse_where",
 ]

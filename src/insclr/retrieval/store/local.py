@@ -18,6 +18,7 @@ from insclr.errors import UserError
 from insclr.files import sync_folder
 from insclr.lock import only_writer
 from insclr.retrieval.store.database import connect, damaged, explained
+from insclr.retrieval.store.journal import Entry, parse_entry
 from insclr.retrieval.store.nearest import NearestRows
 from insclr.retrieval.store.regions import SCHEMA as REGIONS_SCHEMA
 from insclr.retrieval.store.regions import RegionRows, no_regions, read_regions, write_regions
@@ -57,6 +58,8 @@ INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES 
 ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
     columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
 """
+# Made when the first entry is written: stores of earlier versions have none.
+_JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
 _SELECT_ROW = "SELECT id, path, hash, size, mtime, columns FROM pictures"
 _KEPT_FILTERS = 32
 # A reader beside a busy writer spends at most about this share of its time on reloading the rows.
@@ -231,6 +234,24 @@ class LocalStore:
         """Keep a text under this name."""
         with self._lock, explained(self._file), self._rows:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries to the journal, all or none; those that it holds already are left as they are."""
+        with self._lock, explained(self._file), self._rows:
+            self._rows.execute("BEGIN IMMEDIATE")
+            self._rows.execute(_JOURNAL)
+            self._rows.executemany(
+                "INSERT OR IGNORE INTO journal VALUES (?, ?)", [(one.id, one.text()) for one in entries]
+            )
+
+    def journal(self) -> list[Entry]:
+        """What people said, in the order of time."""
+        if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'journal'"):
+            return []
+        try:
+            return [parse_entry(*row) for row in self._select("SELECT id, entry FROM journal ORDER BY id")]
+        except ValueError as error:
+            raise damaged(self._file, error) from error
 
     def version(self) -> str:
         """Changes whenever the rows change."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
+from insclr.retrieval.store.journal import Entry, parse_entry
 from insclr.retrieval.store.milvus_regions import MilvusRegions
 from insclr.retrieval.store.rows import (
     IndexedImage,
@@ -77,6 +78,10 @@ class MilvusStore:
     @property
     def _notes(self) -> str:
         return f"{self._name}_notes"
+
+    @property
+    def _journal(self) -> str:
+        return f"{self._name}_journal"
 
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:  # noqa: ARG002
         """Nothing to hold: writes of the same row are the same write, from wherever they come."""
@@ -198,6 +203,34 @@ class MilvusStore:
         """Keep a text under this name."""
         with _speaking(self.uri):
             self._client.upsert(self._notes, [{"name": name, "text": text, "unused": [0.0, 0.0]}])
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries to the journal; one that it holds already is written as it was."""
+        rows = [{"name": one.id, "text": one.text(), "unused": [0.0, 0.0]} for one in entries]
+        with _speaking(self.uri):
+            if not self._client.has_collection(self._journal):
+                _create_notes(self._client, self._journal)
+            # One message holds them all where people write; only a copied journal is longer.
+            for start in range(0, len(rows), _PART):
+                self._client.upsert(self._journal, rows[start : start + _PART])
+
+    def journal(self) -> list[Entry]:
+        """What people said, in the order of time."""
+        with _speaking(self.uri):
+            if not self._client.has_collection(self._journal):
+                return []
+            self._client.load_collection(self._journal)
+            pages = self._client.query_iterator(
+                self._journal,
+                batch_size=_PART,
+                output_fields=["name", "text"],
+                consistency_level="Strong",
+            )
+            found: list[dict[str, Any]] = []
+            while page := pages.next():
+                found += page
+            pages.close()
+        return sorted(parse_entry(row["name"], row["text"]) for row in found)
 
     def version(self) -> str:
         """Changes whenever the rows change."""

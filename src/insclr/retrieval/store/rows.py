@@ -11,6 +11,7 @@ import numpy as np
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.errors import UserError
+from insclr.retrieval.store.journal import Entry
 from insclr.retrieval.store.where import Condition
 
 MAX_REGIONS = 7  # of one image: with its own descriptor eight vectors
@@ -175,6 +176,12 @@ class Store(Protocol):
 
     def set_note(self, name: str, text: str) -> None:
         """Keep a text under this name."""
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries to the journal, all or none; those that it holds already are left as they are."""
+
+    def journal(self) -> list[Entry]:
+        """What people said, in the order of time."""
 
     def version(self) -> str:
         """Changes whenever the rows change."""

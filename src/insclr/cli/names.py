@@ -1,0 +1,158 @@
+"""Commands about what people said: names, answers, learn."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from insclr.cli import app
+from insclr.cli.evaluation import Device
+from insclr.cli.search import StoreName
+
+names_app = typer.Typer(no_args_is_help=True, help="Names of things: list, export, import.")
+answers_app = typer.Typer(no_args_is_help=True, help="What people said: list, undo, proof.")
+app.add_typer(names_app, name="names")
+app.add_typer(answers_app, name="answers")
+
+
+class Export(StrEnum):
+    """What names are written as."""
+
+    csv = "csv"
+    links = "links"
+    xmp = "xmp"
+
+
+@names_app.command("list")
+def list_names(store: StoreName) -> None:
+    """Every thing with its photos, the largest first."""
+    from insclr.retrieval.store import open_store
+    from insclr.retrieval.things import gallery
+
+    opened = open_store(store)
+    try:
+        found = gallery(opened)
+    finally:
+        opened.close()
+    for thing in found.things:
+        marks = (" (uncertain)" if thing.uncertain else "") + (" (hidden)" if thing.hidden else "")
+        typer.echo(f"{len(thing.rows):6}  {thing.name or '-'}{marks}")
+    typer.echo(f"{len(found.things)} things; {len(found.alone)} photos match nothing")
+
+
+@names_app.command("export")
+def export_names(
+    store: StoreName,
+    out: Annotated[Path, typer.Option(help="A .csv file, or a folder for links or sidecars.")],
+    kind: Annotated[
+        Export, typer.Option("--as", help="csv; links: a folder a name; xmp: a sidecar a photo.")
+    ] = Export.csv,
+) -> None:
+    """Write the names of photos, those that joined by their score among them."""
+    from insclr.retrieval import names
+    from insclr.retrieval.store import open_store
+
+    write = {Export.csv: names.export_csv, Export.links: names.export_links, Export.xmp: names.export_xmp}[
+        kind
+    ]
+    opened = open_store(store)
+    try:
+        count = write(opened, out)
+    finally:
+        opened.close()
+    typer.echo(f"{count} named photos: {out}")
+
+
+@names_app.command("import")
+def import_names(
+    store: StoreName,
+    source: Annotated[
+        str,
+        typer.Argument(help="A CSV (path, name), another store, or the word folders: the photos' folders."),
+    ],
+) -> None:
+    """Take over names: from folders, a CSV, or another store with all that was said in it."""
+    from insclr.retrieval import names
+    from insclr.retrieval.store import open_store
+
+    opened = open_store(store)
+    try:
+        typer.echo(f"{names.import_names(opened, source)} photos named")
+    finally:
+        opened.close()
+
+
+@answers_app.command("list")
+def list_answers(store: StoreName) -> None:
+    """What people said and what still holds, oldest first; contradictions at the end."""
+    from insclr.data.cells import one_line
+    from insclr.retrieval.said import closed, describe_entry, read_said
+    from insclr.retrieval.store import open_store
+
+    opened = open_store(store)
+    try:
+        said = read_said(opened)
+        paths = {row.image.hash: path for path, row in opened.rows_by_path().items()}
+    finally:
+        opened.close()
+    for entry in said.entries:
+        typer.echo(one_line(f"{entry.id}  {describe_entry(entry, paths)}"))
+    for found in closed(said).contradictions:
+        chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
+        typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
+
+
+@answers_app.command("undo")
+def undo_answer(
+    store: StoreName,
+    entry: Annotated[
+        str, typer.Argument(help="An entry that `answers list` shows; empty = the last one.")
+    ] = "",
+) -> None:
+    """Take back what was said."""
+    from insclr.data.cells import one_line
+    from insclr.retrieval.said import describe_entry, undo
+    from insclr.retrieval.store import open_store
+
+    opened = open_store(store)
+    try:
+        taken = undo(opened, entry)
+    finally:
+        opened.close()
+    typer.echo(one_line(f"undone: {describe_entry(taken, {})}"))
+
+
+@answers_app.command("proof")
+def proof(
+    store: StoreName,
+    before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
+) -> None:
+    """How precise search is, by the judged results of the fair sample."""
+    from insclr.retrieval.proof import FairSample
+    from insclr.retrieval.said import read_said
+    from insclr.retrieval.store import open_store
+
+    stores = [open_store(one) for one in (store, before) if one]
+    try:
+        sample = FairSample(stores, read_said(stores[0]))
+        for place, title in enumerate(("now", "before")[: len(stores)]):
+            typer.echo(f"{title:<7} {sample.precision(place).sentence()}")
+    finally:
+        for one in stores:
+            one.close()
+
+
+@app.command()
+def learn(
+    store: StoreName,
+    out: Annotated[Path, typer.Option(help="A new folder for the run and the new store.")],
+    recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "fast",
+    change: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Learn from the names and answers of a store: a new model and a new store of its photos."""
+    from insclr.jobs.learn import learn as learn_from
+
+    done = learn_from(store, out, recipe, tuple(change or ()), device)
+    typer.echo(f"{done.report.summary()}\n\nsearch  insclr serve {done.store} --before {store}")

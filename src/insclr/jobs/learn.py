@@ -1,0 +1,100 @@
+"""Learn from what people said about a store's photos: a new model, and a new store of its descriptors."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from insclr.data.formats import on_disk
+from insclr.data.images import ImageList
+from insclr.errors import UserError
+from insclr.files import is_there
+from insclr.jobs.train import train
+from insclr.model.model_file import Model
+from insclr.retrieval.describer import ModelDescriber
+from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.store import Store, open_store
+from insclr.retrieval.view_features import FeatureDescriber
+
+_FEATURES = "features"  # a note of the store
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The run, the store of its model, and what indexing did."""
+
+    run: Path
+    store: Path
+    report: IndexReport
+
+
+def learn(
+    uri: str, out: Path, recipe: str = "fast", changes: tuple[str, ...] = (), device: str = "auto"
+) -> Learned:
+    """Train on the photos of a store with its answers, and index them with the new model below `out`.
+
+    Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
+    """
+    store = open_store(uri)
+    try:
+        images, cache = _images(store), _features(store)
+    finally:
+        store.close()
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty: choose another folder for what is learned.")
+    kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
+    model = train(images, out / "run", recipe, changes=changes, cache=cache, answers=kept, device=device)
+    report = index_learned(uri, model, out)
+    return Learned(out / "run", out / "store", report)
+
+
+def index_learned(uri: str, model: Model, out: Path) -> IndexReport:
+    """Index the photos of a store with another model, and take over what people said.
+
+    Size, regions and what is kept of parts of photos are those of the store.
+    """
+    old = open_store(uri)
+    try:
+        # Where only the last layer learned, the next model will need no photo again.
+        only_last = all(each.train == "fc" for each in model.recipe.rounds)
+        name, cache = str(out / "run"), _features(old)
+        size = old.info.size
+        describer = (
+            FeatureDescriber(name, model, cache, size=size)
+            if only_last
+            else ModelDescriber(name, model, size=size)
+        )
+        parts = {"regions": old.has_regions(), **_kept_parts(old)}
+        report = index_images(describer, _images(old), out / "store", **parts)
+        new = open_store(out / "store")
+        try:
+            new.append(old.journal())
+            new.set_note(_FEATURES, str(cache))
+        finally:
+            new.close()
+    finally:
+        old.close()
+    return report
+
+
+def _features(store: Store) -> Path:
+    """Where the features of its photos are kept: a learned store shares those of the store it came from."""
+    return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
+
+
+def _kept_parts(store: Store) -> dict[str, bool]:
+    """Which parts of its photos are kept beside a store, as options of `index_images`."""
+    kept = KeptParts(store.parts)
+    try:
+        return {"local": bool(kept.hashes("sift")), "asmk": kept.note("asmk") is not None}
+    finally:
+        kept.close()
+
+
+def _images(store: Store) -> ImageList:
+    """The photos of a store that are still there, with their columns."""
+    rows = [row.image for _, row in sorted(store.rows_by_path().items())]
+    rows = [image for image in rows if is_there(on_disk(store.info.root / image.path))]
+    names = store.columns()
+    columns = {name: tuple(image.columns.get(name, "") for image in rows) for name in names}
+    return ImageList(store.info.root, tuple(image.path for image in rows), columns)

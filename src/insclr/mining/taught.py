@@ -1,0 +1,70 @@
+"""What people taught about the images of a collection, ready for a method to learn from."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+_PAIRS_AN_IMAGE = 10  # drawn of its group
+
+
+@dataclass(frozen=True)
+class Taught:
+    """Groups of N images, which of them people spoke about, and which groups they said are different."""
+
+    groups: Tensor  # (N,) int64, numbered from 0
+    spoken: Tensor  # (N,) bool: of a group that an answer or a name is about
+    apart: Tensor  # (A, 2) int64: groups that show different instances
+
+    @cached_property
+    def _number(self) -> Tensor:
+        """The groups that people spoke about, numbered without gaps; -1 for all others. (groups,)"""
+        known = torch.zeros(int(self.groups.max()) + 1, dtype=torch.bool)
+        known[self.groups[self.spoken]] = True
+        numbers = known.cumsum(0) - 1
+        return torch.where(known, numbers, -1)
+
+    @cached_property
+    def _different(self) -> Tensor:
+        """Whether two groups that people spoke about are different, (K + 1, K + 1); the last is of all others."""
+        count = int(self._number.max()) + 2
+        found = torch.zeros(count, count, dtype=torch.bool)
+        one, other = self._number[self.apart[:, 0]], self._number[self.apart[:, 1]]
+        found[one, other] = True
+        found[other, one] = True
+        found[-1], found[:, -1] = False, False
+        return found
+
+    @cached_property
+    def taught(self) -> Tensor:
+        """Images (N,) whose positives people decided: of a group that they spoke about, with others in it."""
+        return self.spoken & (torch.bincount(self.groups)[self.groups] > 1)
+
+    def same(self, anchors: Tensor, images: Tensor) -> Tensor:
+        """Whether `images` (T, J) are of the group of their anchor (T,)."""
+        groups = self.groups.to(anchors.device)
+        return groups[images] == groups[anchors][:, None]
+
+    def different(self, anchors: Tensor, images: Tensor) -> Tensor:
+        """Whether people said that `images` (T, J) show other instances than their anchor (T,)."""
+        number = self._number[self.groups].to(anchors.device)
+        return self._different.to(anchors.device)[number[anchors][:, None], number[images]]
+
+    def some(self, rows: slice) -> "Taught":
+        """The same of some of the images."""
+        return Taught(self.groups[rows], self.spoken[rows], self.apart)
+
+    def corrected(self, first: Tensor, second: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Pairs of images (P,), (P,) that show one instance: mined ones where people said nothing, else theirs."""
+        unsaid = ~(self.taught[first] | self.taught[second])
+        places = self.taught.nonzero()[:, 0]
+        by_group = self.groups.argsort(stable=True)
+        sizes = torch.bincount(self.groups)
+        starts = sizes.cumsum(0) - sizes
+        anchors = places.repeat(_PAIRS_AN_IMAGE)
+        group = self.groups[anchors]
+        drawn = (torch.rand(len(anchors), generator=generator) * sizes[group]).long()
+        others = by_group[starts[group] + drawn]
+        real = anchors != others
+        return torch.cat([first[unsaid], anchors[real]]), torch.cat([second[unsaid], others[real]])

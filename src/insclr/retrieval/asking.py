@@ -1,0 +1,161 @@
+"""From what people said about a store's images to screens that ask them, and to groups that a run learns from."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from insclr.arrays import Descriptors, Ids
+from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.images import ImageList
+from insclr.errors import UserError
+from insclr.files import content_hash
+from insclr.mining.links import Link
+from insclr.mining.questions import Questions, Screen
+from insclr.mining.taught import Taught
+from insclr.retrieval.known import known_places
+from insclr.retrieval.said import Said, links_to_learn, read_said
+from insclr.retrieval.store import Store, open_store
+
+_NEIGHBOURS = 10
+_STRANGERS = 2000  # random pairs whose mean similarity is that of strangers
+
+
+class Asking:
+    """The images of a store, each content once, with the questions that are worth asking about them."""
+
+    def __init__(self, store: Store, said: Said | None = None) -> None:
+        said = read_said(store) if said is None else said
+        by_hash = {row.image.hash: row.id for row in store.rows_by_path().values()}
+        self.hashes = list(by_hash)
+        self.place = {image: at for at, image in enumerate(self.hashes)}
+        self.ids = np.array(list(by_hash.values()), dtype=np.int64)
+        if len(self.ids) < 3:
+            raise UserError("There are too few photos to ask about: index at least three.")
+        descriptors = store.descriptors(self.ids)  # (N, D)
+        self._links = links_to_learn(said)
+        known = known_places(self._links, self.hashes)
+        # A model that learned from answers finds their pairs alike, which says nothing about others.
+        own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
+        self.questions = Questions(
+            descriptors,
+            _neighbours(store, descriptors, self.ids),
+            known.same,
+            known.apart,
+            self._answers(own),
+            strangers=_strangers(descriptors),
+        )
+        self._passed_over = {self.place[image] for image in said.skipped if image in self.place}
+
+    def screen(self) -> Screen | None:
+        """The screen to show next, its images as places in `hashes` and `ids`."""
+        return self.questions.screen(self._passed_over)
+
+    def hear(self, links: Sequence[Link]) -> None:
+        """Take in new answers."""
+        self.questions.learn(self._answers(links))
+        for link in links:
+            self._links.add(link)
+        known = known_places(self._links, self.hashes)
+        self.questions.know(known.same, known.apart)
+
+    def pass_over(self, image: str) -> None:
+        """Ask no more about this query."""
+        self._passed_over |= {self.place[image]} if image in self.place else set()
+
+    def taught(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
+        """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
+        groups = self.questions.believed()
+        known = known_places(self._links, self.hashes)
+        told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
+        told[[place for pair in known.apart for place in pair]] = True
+        spoken = np.isin(groups, groups[told])
+        apart = {(int(groups[one]), int(groups[other])) for one, other in known.apart}
+        return groups, spoken, sorted(pair for pair in apart if pair[0] != pair[1])
+
+    def _answers(self, links: Sequence[Link]) -> list[tuple[int, int, bool]]:
+        return [
+            (self.place[link.one], self.place[link.other], link.same)
+            for link in links
+            if link.one in self.place and link.other in self.place
+        ]
+
+
+def taught_images(uri: str | Path, images: ImageList) -> Taught:
+    """What the store's people said, about the images of a list; UserError when they said nothing about these."""
+    store = open_store(uri)
+    try:
+        said = read_said(store)
+        asking = Asking(store, said)
+        groups, spoken, apart = asking.taught()
+        places = [asking.place.get(one, -1) for one in _hashes(store, images)]
+    finally:
+        store.close()
+    # Images that the store does not know have a group of their own.
+    own = iter(range(int(groups.max()) + 1, int(groups.max()) + 1 + len(images)))
+    of_image = [int(groups[place]) if place >= 0 else next(own) for place in places]
+    told = [bool(spoken[place]) if place >= 0 else False for place in places]
+    if not any(told):
+        raise _nothing_said(uri)
+    pairs = torch.tensor(apart, dtype=torch.int64).reshape(-1, 2)
+    return Taught(torch.tensor(of_image), torch.tensor(told), pairs)
+
+
+def require_said(uri: str | Path) -> None:
+    """UserError when there is no such store, or nobody said anything about its photos."""
+    store = open_store(uri)
+    try:
+        if not read_said(store).all_links():
+            raise _nothing_said(uri)
+    finally:
+        store.close()
+
+
+def _nothing_said(uri: str | Path) -> UserError:
+    return UserError(
+        f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
+        f"`insclr serve {uri}`, or name some things, or leave --answers out."
+    )
+
+
+def _hashes(store: Store, images: ImageList) -> list[str]:
+    """The hash of every image: from the store where the file is as it was indexed, else from its content."""
+    rows = {
+        os.path.abspath(store.info.root / path): row.image  # noqa: PTH100 (links stay as the user named them)
+        for path, row in store.rows_by_path().items()
+    }
+    found = []
+    for i in range(len(images)):
+        file = images.file(i)
+        row = rows.get(os.path.abspath(file))  # noqa: PTH100
+        try:
+            state = file.stat()
+            same = row and (row.size, row.mtime) == (state.st_size, state.st_mtime_ns)
+            found.append(row.hash if row and same else content_hash(read_image_bytes(file)))
+        except (OSError, BadImage):
+            found.append("")
+    return found
+
+
+def _neighbours(store: Store, descriptors: Descriptors, ids: Ids) -> NDArray[np.int64]:
+    """The nearest other images of each, as places (N, k); an image's own place where there are fewer."""
+    place = {int(one): at for at, one in enumerate(ids)}
+    count = min(_NEIGHBOURS, len(ids) - 1)
+    near = np.repeat(np.arange(len(ids))[:, None], count, axis=1)
+    for start in range(0, len(ids), 256):
+        # Copies of a file are rows of their own: room for them beside the others.
+        found = store.search(descriptors[start : start + 256], count + 6)
+        for row, candidates in enumerate(found.ids.tolist(), start=start):
+            others = [place[one] for one in candidates if one in place and place[one] != row][:count]
+            near[row, : len(others)] = others
+    return near
+
+
+def _strangers(descriptors: Descriptors) -> float:
+    generator = np.random.default_rng(0)
+    pairs = generator.integers(0, len(descriptors), (_STRANGERS, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return float((descriptors[pairs[:, 0]] * descriptors[pairs[:, 1]]).sum(1).mean())

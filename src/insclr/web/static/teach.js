@@ -1,0 +1,156 @@
+// The teaching screen: one photo and twelve candidates at a time; then learning from the answers, and the proof.
+
+import { byId, element, toast } from "./dom.js";
+import * as said from "./said_api.js";
+
+let screen = null;
+let busy = false;
+let pair = null; // the result that is judged
+
+async function attempt(work) {
+  if (busy) return null;
+  busy = true;
+  try {
+    return await work();
+  } catch (error) {
+    toast(error.message);
+    return null;
+  } finally {
+    busy = false;
+  }
+}
+
+function show(next) {
+  if (!next) return;
+  screen = next;
+  const asks = Boolean(next.query);
+  for (const one of document.querySelectorAll(".question, .answer")) one.hidden = !asks;
+  document.querySelector("#asking h1").textContent = asks ? "Which of these show the same thing?" : "There is nothing left to ask.";
+  byId("count").textContent = `${next.screens} screen${next.screens === 1 ? "" : "s"} answered`;
+  if (asks) {
+    byId("query").src = next.query.picture;
+    byId("query").title = next.query.path;
+    byId("candidates").replaceChildren(...next.candidates.map(candidate));
+  }
+  showConflicts(next.contradictions);
+  updateDone();
+}
+
+function candidate(picture) {
+  const made = element("button", { class: "pick", "aria-pressed": "false", "data-ref": picture.ref, title: picture.path, "aria-label": picture.path }, [
+    element("img", { src: picture.thumbnail, alt: "" })]);
+  made.addEventListener("click", () => {
+    made.setAttribute("aria-pressed", made.getAttribute("aria-pressed") !== "true");
+    updateDone();
+  });
+  return made;
+}
+
+const tapped = () => [...document.querySelectorAll('#candidates [aria-pressed="true"]')].map((one) => one.dataset.ref);
+
+function updateDone() {
+  const count = tapped().length;
+  byId("done").disabled = !count;
+  byId("done").textContent = count ? `These ${count}` : "Those I tapped";
+}
+
+const refs = () => screen.candidates.map((one) => one.ref);
+
+async function give(same) {
+  if (!screen?.query) return;
+  const different = refs().filter((one) => !same.includes(one));
+  show(await attempt(() => said.give(screen.query.ref, same, different)));
+}
+
+async function skip() {
+  if (screen?.query) show(await attempt(() => said.skip(screen.query.ref)));
+}
+
+function showConflicts(found) {
+  const place = byId("conflicts");
+  place.hidden = !found.length;
+  const small = (picture) => element("img", { src: picture?.thumbnail ?? "", alt: picture?.path ?? "a photo that is gone" });
+  const row = (one, tells) => {
+    const undo = element("button", {}, ["Take back"]);
+    undo.addEventListener("click", async () => {
+      if (await attempt(() => said.undo(one.entry))) show(await attempt(said.screen));
+    });
+    return element("div", { class: "pair" }, [small(one.one), small(one.other), element("p", {}, [tells, one.same ? "the same thing" : "different things"]), undo]);
+  };
+  place.replaceChildren(element("h2", {}, ["These answers contradict each other"]), ...found.map((each) => element("details", {}, [
+    element("summary", {}, [`An answer does not fit ${each.chain.length} earlier one${each.chain.length === 1 ? "" : "s"}`]),
+    row(each.answer, "you said: "),
+    ...each.chain.map((one) => row(one, "but before: ")),
+  ])));
+}
+
+async function watchLearning() {
+  const state = await said.learning().catch(() => null);
+  if (!state) return setTimeout(watchLearning, 2000);
+  const texts = {
+    idle: "", running: `learning … ${Math.round(state.seconds)} s`,
+    done: `${state.message}. Search now uses the new model; the switch on the search page shows before and after.`,
+    failed: `It did not work: ${state.message}`,
+  };
+  byId("learning").textContent = texts[state.state];
+  byId("learning").dataset.state = state.state;
+  byId("learn").disabled = state.state === "running";
+  if (state.state === "running") setTimeout(watchLearning, 700);
+  else if (state.state === "done" && byId("learn").dataset.asked) {
+    delete byId("learn").dataset.asked;
+    show(await attempt(said.screen)); // asked anew, from the better model
+    showProof(await said.sample().catch(() => null));
+  }
+}
+
+byId("learn").addEventListener("click", async () => {
+  try {
+    await said.learn();
+  } catch (error) {
+    return toast(error.message);
+  }
+  byId("learn").dataset.asked = "yes";
+  watchLearning();
+});
+
+function showProof(found) {
+  if (!found) return;
+  pair = found.query ? found : null;
+  byId("proof").replaceChildren(...found.sentences.map((text) => element("p", {}, [text])));
+  if (!byId("judging").hidden && pair) {
+    byId("judged-query").src = pair.query.picture;
+    byId("judged-result").src = pair.result.picture;
+  }
+  if (!pair) byId("judging").hidden = true;
+}
+
+const judge = async (same) => pair && showProof(await attempt(() => said.judge({
+  query: pair.query.ref, result: pair.result.ref, rank: pair.rank, model: pair.model, same })));
+
+byId("judge").addEventListener("click", async () => {
+  byId("judging").hidden = false;
+  byId("judge").hidden = true;
+  showProof(await attempt(said.sample));
+});
+byId("right").addEventListener("click", () => judge(true));
+byId("wrong").addEventListener("click", () => judge(false));
+byId("done").addEventListener("click", () => give(tapped()));
+byId("all").addEventListener("click", () => give(refs()));
+byId("none").addEventListener("click", () => give([]));
+byId("skip").addEventListener("click", skip);
+byId("undo").addEventListener("click", async () => {
+  const done = await attempt(() => said.undo());
+  if (!done) return;
+  toast(`Taken back: ${done.said}`);
+  show(await attempt(said.screen));
+});
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
+  const does = { a: () => give(refs()), n: () => give([]), s: skip, Enter: () => !event.target.closest("button") && tapped().length && give(tapped()) }[event.key];
+  if (does) does();
+});
+attempt(said.screen).then(async (first) => {
+  show(first);
+  showProof(await said.sample().catch(() => null));
+});
+watchLearning();

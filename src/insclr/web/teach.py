@@ -1,0 +1,223 @@
+"""The API of the teaching screen: questions, answers, the fair sample, and learning from it all."""
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from insclr.mining.links import Link
+from insclr.retrieval.proof import ENOUGH, FairSample
+from insclr.retrieval.said import answer, closed, judge, skip
+from insclr.retrieval.store import Row
+from insclr.web.answers import PictureAnswer, picture_answer
+from insclr.web.api import SAYS, Offer, StoreNumber
+from insclr.web.learning import Learning
+from insclr.web.queries import parse_row
+from insclr.web.served import Refused, Served
+from insclr.web.things import Ref
+
+teach_api = APIRouter(prefix="/api/stores/{store}/teach")
+_MOST_CONTRADICTIONS = 20
+
+
+class Answered(BaseModel):
+    """A screen with a person's answer; candidates in neither list are left open."""
+
+    query: Ref
+    same: list[Ref] = Field(default_factory=list, max_length=100)
+    different: list[Ref] = Field(default_factory=list, max_length=100)
+
+
+class Skipped(BaseModel):
+    """A screen that a person passes over."""
+
+    query: Ref
+
+
+class JudgedResult(BaseModel):
+    """A person's judgement of a result of the fair sample."""
+
+    query: Ref
+    result: Ref
+    rank: int = Field(ge=1, le=100)
+    model: str = Field(max_length=128)
+    same: bool
+
+
+class SaidPair(BaseModel):
+    """What an answer says of two photos."""
+
+    entry: str
+    one: PictureAnswer | None
+    other: PictureAnswer | None
+    same: bool
+
+
+class ContradictionAnswer(BaseModel):
+    """An answer that does not fit, and the chain of answers that imply the opposite."""
+
+    answer: SaidPair
+    chain: list[SaidPair]
+
+
+class ScreenAnswer(BaseModel):
+    """One screen: a photo, and candidates that may show the same thing."""
+
+    query: PictureAnswer | None = Field(description="none: there is nothing left to ask")
+    candidates: list[PictureAnswer]
+    screens: int = Field(description="answered so far")
+    contradictions: list[ContradictionAnswer]
+
+
+class SampleAnswer(BaseModel):
+    """A result to judge, and how precise search is as far as it is known."""
+
+    query: PictureAnswer | None
+    result: PictureAnswer | None
+    rank: int
+    model: str
+    judged: int
+    enough: int
+    sentences: list[str] = Field(description="one a store, the one that is searched first")
+
+
+class LearnAnswer(BaseModel):
+    """Where the learning is."""
+
+    state: str
+    seconds: float
+    message: str
+
+
+@teach_api.get("/screen", responses=SAYS)
+def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
+    """The screen whose answers are expected to change most."""
+    home = served.store(store)
+    found, asking = home.said.screen()
+    said = home.said.said()
+    pictures = []
+    if found is not None:
+        ids = [int(asking.ids[place]) for place in (found.query, *found.candidates)]
+        rows = {row.id: row for row in home.store.rows(ids)}
+        pictures = [_picture(served, store, rows[id_]) for id_ in ids if id_ in rows]
+    return ScreenAnswer(
+        query=pictures[0] if pictures else None,
+        candidates=pictures[1:],
+        screens=sum(entry.kind == "answer" for entry in said.entries),
+        contradictions=_contradictions(served, store),
+    )
+
+
+@teach_api.post("/answer", responses=SAYS)
+def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnswer:
+    """Take an answer; gives the next screen."""
+    home = served.store(store)
+    query = _image(served, store, body.query)
+    same = [_image(served, store, ref) for ref in body.same]
+    different = [_image(served, store, ref) for ref in body.different]
+    if not same and not different:
+        raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
+    if query in (*same, *different) or set(same) & set(different):
+        raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
+    entry = answer(query, same, different, home.store.info.fingerprint)
+    links = [Link(query, one, True, entry.id) for one in same]
+    links += [Link(query, one, False, entry.id) for one in different]
+    home.said.hear(entry, links)
+    return screen(served, store)
+
+
+@teach_api.post("/skip", responses=SAYS)
+def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswer:
+    """Pass over a screen; gives the next one."""
+    served.store(store).said.hear(skip(_image(served, store, body.query)), [])
+    return screen(served, store)
+
+
+@teach_api.get("/sample", responses=SAYS)
+def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
+    """The next result of the fair sample, and how precise search is as far as it was judged."""
+    said = served.store(store).said.said()
+    stores = [one.store for one in served.stores]
+    drawn = FairSample(stores, said)
+    following = drawn.following()
+    query = result = None
+    if following is not None:
+        by_hash = {row.image.hash: row for row in served.store(store).store.rows_by_path().values()}
+        shown = [by_hash[image] for image in (following[0].query, following[0].result) if image in by_hash]
+        if len(shown) == 2:
+            query, result = (_picture(served, store, row) for row in shown)
+    return SampleAnswer(
+        query=query,
+        result=result,
+        rank=following[0].rank if following else 0,
+        model=following[1] if following else "",
+        judged=len(said.judged),
+        enough=ENOUGH,
+        sentences=[
+            f"{one.title}: {drawn.precision(place).sentence()}" for place, one in enumerate(served.stores)
+        ],
+    )
+
+
+@teach_api.post("/judge", responses=SAYS)
+def judge_result(served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
+    """Judge a result of the fair sample; gives the next one."""
+    query, result = _image(served, store, body.query), _image(served, store, body.result)
+    home = served.store(store)
+    home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
+    return sample(served, store)
+
+
+@teach_api.get("/learn", responses=SAYS)
+def learning_state(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
+    """Where the learning is."""
+    served.store(store)
+    return _state(request)
+
+
+@teach_api.post("/learn", responses=SAYS)
+def start_learning(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
+    """Learn from what people said, in a process of its own; then the page shows the new model."""
+    if store != 0:
+        raise Refused(409, "only the first store learns")
+    served.store(store)
+    _learning(request).start()
+    return _state(request)
+
+
+def _learning(request: Request) -> Learning:
+    learning: Learning = request.app.state.learning
+    return learning
+
+
+def _state(request: Request) -> LearnAnswer:
+    state = _learning(request).state()
+    return LearnAnswer(state=state.state, seconds=round(state.seconds, 1), message=state.message)
+
+
+def _image(served: Served, store: int, ref: str) -> str:
+    found = parse_row(served, ref, None)
+    if found.home is not served.store(store):
+        raise Refused(422, "this photo is of another store")
+    return found.row.image.hash
+
+
+def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
+    return picture_answer(store, row, served.settings.root_path)
+
+
+def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
+    home = served.store(store)
+    found = closed(home.said.said()).contradictions[-_MOST_CONTRADICTIONS:]
+    if not found:
+        return []
+    rows = {row.image.hash: row for row in home.store.rows_by_path().values()}
+
+    def pair(link: Link) -> SaidPair:
+        one, other = (
+            _picture(served, store, rows[image]) if image in rows else None
+            for image in (link.one, link.other)
+        )
+        return SaidPair(entry=link.source, one=one, other=other, same=link.same)
+
+    return [
+        ContradictionAnswer(answer=pair(one.link), chain=[pair(link) for link in one.chain]) for one in found
+    ]

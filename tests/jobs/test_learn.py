@@ -1,0 +1,76 @@
+"""Learning from answers: a new model and store, with all that was said, again and again."""
+
+from pathlib import Path
+
+import pytest
+
+from insclr.data.images import list_images
+from insclr.errors import UserError
+from insclr.jobs.learn import index_learned, learn
+from insclr.model.model_file import resolve_model
+from insclr.retrieval.describer import ModelDescriber
+from insclr.retrieval.index import index_images
+from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.said import answer, name_thing, read_said
+from insclr.retrieval.store import open_store
+
+SMALL = (
+    "workers=0",
+    "network.dim=32",
+    "descriptor.size=48",
+    "rounds.augmented_size=48",
+    "rounds.plain_size=48",
+    "rounds.cached_views=2",
+    "rounds.steps=3",
+)
+
+
+def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_features(
+    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "pretrained:efficientnet_lite0"
+    images = list_images(small_collection).subset(range(24))
+    index_images(ModelDescriber(name, resolve_model(name), 0), images, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    image = {path: row.image.hash for path, row in store.rows_by_path().items()}
+    paths = sorted(image)
+    with pytest.raises(UserError, match="Nobody has said anything"):
+        learn(str(tmp_path / "store"), tmp_path / "nothing", "fast", SMALL, "cpu")
+    assert not (tmp_path / "nothing").exists()  # nothing blocks the next try
+    store.append([answer(image[paths[0]], [image[paths[1]]], [image[paths[9]]])])
+    store.append(name_thing("thing-00", "mug", [image[paths[0]]]))
+    done = learn(str(tmp_path / "store"), tmp_path / "first", "fast", SMALL, "cpu")
+    learned = open_store(done.store)
+    assert learned.info.fingerprint != store.info.fingerprint
+    assert sorted(learned.rows_by_path()) == paths
+    assert read_said(learned).name_of(image[paths[0]]) == "mug"
+    assert len(read_said(learned).links) == 2
+    # Learning from the learned store finds every feature where the first time left it.
+    from insclr.retrieval import view_features
+    from insclr.training import features
+
+    def no_more(*_: object, **__: object) -> None:
+        raise AssertionError("features were computed again")
+
+    monkeypatch.setattr(view_features, "decode", no_more)
+    monkeypatch.setattr(features, "_write_block", no_more)
+    again = learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
+    assert again.report.added == 24
+    with pytest.raises(UserError, match="is not empty"):
+        learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
+
+
+def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cv2")
+    model = resolve_model("pretrained:efficientnet_lite0")
+    images = list_images(small_collection).subset(range(6))
+    describer = ModelDescriber(model.source, model, 0, size=96)
+    index_images(describer, images, tmp_path / "store", regions=True, local=True, asmk=True)
+    index_learned(str(tmp_path / "store"), model, tmp_path / "out")
+    old, new = open_store(tmp_path / "store"), open_store(tmp_path / "out" / "store")
+    assert (new.info.size, len(new.region_ids())) == (96, 6)
+    before, after = KeptParts(old.parts), KeptParts(new.parts)
+    for table in ("sift", "asmk"):
+        assert after.hashes(table) == before.hashes(table) != set()

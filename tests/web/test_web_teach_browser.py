@@ -1,0 +1,198 @@
+"""Gallery, names and teaching in a real browser: what a person does, and what is then shown."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawn_store import make_store
+
+from insclr.web.served import ServedStore
+from insclr.web.server import create_app
+from insclr.web.settings import ServeSettings
+
+selenium = pytest.importorskip("selenium")
+uvicorn = pytest.importorskip("uvicorn")
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="chromium and chromium-driver are not installed"
+)
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1200,900"
+)
+
+
+class Window:
+    """A browser window on a served collection."""
+
+    def __init__(self, browser: webdriver.Chrome, address: str) -> None:
+        self.browser = browser
+        self.address = address
+
+    def open(self, path: str = "") -> None:
+        self.browser.get(self.address + path)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+        return WebDriverWait(self.browser, seconds, 0.05).until(lambda _: condition())
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        return self.until(lambda: next(iter(self.all(selector)), None))
+
+    def press(self, key: str) -> None:
+        self.browser.find_element(By.TAG_NAME, "body").send_keys(key)
+
+    def fits(self) -> bool:
+        """Whether nothing is wider than the window."""
+        return bool(
+            self.browser.execute_script(
+                "return document.documentElement.scrollWidth <= window.innerWidth + 1"
+            )
+        )
+
+
+@contextmanager
+def _served(store: ServedStore) -> Iterator[str]:
+    config = uvicorn.Config(create_app([store], ServeSettings()), port=0, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def window(browser: webdriver.Chrome, collection: ServedStore) -> Iterator[Window]:
+    with _served(collection) as address:
+        yield Window(browser, address)
+
+
+def test_from_the_gallery_to_a_name_to_the_search_results(window: Window, collection: ServedStore) -> None:
+    window.open()
+    window.until(lambda: window.all("#things .thing"))
+    window.all("#things .thing")[0].click()
+    name = window.one("#name")
+    name.send_keys("<img src=x onerror=alert(1)> mug", Keys.ENTER)
+    window.until(lambda: "thing-" in window.browser.current_url)
+    window.until(lambda: window.all("#photos .pick"))
+    assert window.one("#name").get_attribute("value") == "<img src=x onerror=alert(1)> mug"
+    photo = window.one("#photos .pick").get_attribute("data-ref")
+    assert photo
+    # The link is the thing's own: it leads there again.
+    window.open(window.browser.current_url.removeprefix(window.address))
+    window.browser.refresh()
+    window.until(lambda: window.one("#name").get_attribute("value").startswith("<img"))
+    row = collection.row(int(photo.partition(":")[2]))
+    assert collection.said.said().name_of(row.image.hash) == "<img src=x onerror=alert(1)> mug"
+    window.open("things")
+    window.until(lambda: window.all(".thing b:not(.unnamed)"))
+    assert window.one(".thing b:not(.unnamed)").text == "<img src=x onerror=alert(1)> mug"
+    assert not window.all(".thing b img")
+
+
+def test_not_this_one_and_undo(window: Window) -> None:
+    window.open("things")
+    window.one(".thing").click()
+    window.until(lambda: window.all("#photos .pick"))
+    before = len(window.all("#photos .pick"))
+    assert window.one("#remove").get_attribute("disabled")
+    window.all("#photos .pick")[-1].click()
+    window.one("#remove").click()
+    window.until(lambda: len(window.all("#photos .pick")) == before - 1)
+    window.until(lambda: window.one("#undo").is_enabled())
+    window.one("#undo").click()
+    window.until(lambda: len(window.all("#photos .pick")) == before)
+
+
+def test_a_screen_is_answered_by_taps_and_by_keys(window: Window, collection: ServedStore) -> None:
+    window.open("teach")
+    window.until(lambda: window.all("#candidates .pick"))
+    assert not window.one("#done").is_enabled()
+    chosen = window.one("#candidates .pick")
+    chosen.click()
+    assert chosen.get_attribute("aria-pressed") == "true"
+    window.one("#done").click()
+    window.until(lambda: window.one("#count").text == "1 screen answered")
+    said = collection.said.said()
+    assert sum(link.same for link in said.links) == 1
+    if window.one("#none").is_displayed():
+        window.press("n")
+        window.until(lambda: window.one("#count").text == "2 screens answered")
+    window.one("#undo").click()
+    window.until(lambda: window.all(".toast"))
+
+
+@pytest.mark.parametrize("page", ["", "things", "teach"])
+def test_nothing_is_wider_than_a_phone(window: Window, page: str) -> None:
+    window.browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True},
+    )
+    try:
+        window.open(page)
+        window.until(lambda: window.all(".thing, #candidates .pick"))
+        assert window.fits()
+    finally:
+        window.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def _folder(element: WebElement) -> str:
+    return str(element.get_attribute("title")).split("/")[0]
+
+
+@pytest.mark.slow
+def test_the_whole_loop_ends_with_the_model_that_learned_on_the_page(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """Answer the screens as the folders tell, learn, and search with the model that learned."""
+    store = make_store(tmp_path, things=8, views=8)
+    with _served(store) as address:
+        window = Window(browser, address)
+        window.open("teach")
+        window.until(lambda: window.all("#candidates .pick"))
+        for number in range(1, 7):
+            if not window.one("#none").is_displayed():  # nothing is left to ask
+                break
+            query = _folder(window.one("#query"))
+            same = [one for one in window.all("#candidates .pick") if _folder(one) == query]
+            for one in same:
+                one.click()
+            window.one("#done" if same else "#none").click()
+            expected = f"{number} screen"
+            window.until(lambda expected=expected: window.one("#count").text.startswith(expected))
+        # By script: the page above the button may still be loading its pictures and move it.
+        window.browser.execute_script("document.getElementById('learn').click()")
+        window.until(lambda: window.one("#learning").get_attribute("data-state") in ("done", "failed"), 600)
+        assert window.one("#learning").get_attribute("data-state") == "done", window.one("#learning").text
+        window.open()
+        window.until(lambda: len(window.all("#compare button")) == 2)
+        assert {one.text for one in window.all("#compare button")} == {"After", "Before"}
