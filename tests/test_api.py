@@ -99,6 +99,29 @@ def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -
     assert found.unreadable[0][1].startswith("not an image")
 
 
+def test_parts_of_images_are_indexed_searched_and_measured(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    photos, query = place / "PHOTOS", place / "PHOTOS" / "thing3-1.png"
+    insclr.index(place / "RUN", photos, tmp_path / "store", regions=True, local=True, asmk=True, size=224)
+    for given in (query, [query, Image.open(query)]):
+        for one in ("asmk", "dsm", "geometric"):
+            asked = {"ranking": one} if one == "asmk" else {"rerank": one}
+            first = insclr.search(tmp_path / "store", given, top=4, **asked)[0]  # type: ignore[arg-type]
+            assert first.path == query.name
+            assert (bool(first.inliers), first.box is not None) == (one != "asmk", one != "asmk")
+        regions = insclr.search(tmp_path / "store", given, top=4, ranking="regions")
+        assert len(regions) == 4
+        assert all(match.box is not None for match in regions)
+    plain = insclr.evaluate(place / "RUN", photos / "labels.csv")
+    for asked in ({"rerank": "geometric"}, {"ranking": "asmk"}, {"ranking": "regions", "region_size": 224}):
+        result = insclr.evaluate(place / "RUN", photos / "labels.csv", **asked)  # type: ignore[arg-type]
+        # The score is that of whole images, whatever the order: only that of a region is another one.
+        measured = None if asked.get("ranking") == "regions" else plain.calibration  # type: ignore[union-attr]
+        assert (result.calibration, result.map > 0) == (measured, True)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="--labels CSV"):
+        insclr.evaluate(place / "RUN", protocol="instre", root=tmp_path, ranking="regions")
+
+
 def test_what_a_folder_holds_besides_is_counted(place: Path, tmp_path: Path) -> None:
     for name in ("thing0-0.png", "thing0-1.png"):
         (tmp_path / name).symlink_to(place / "PHOTOS" / name)

@@ -6,6 +6,7 @@ file, an `ImageList`, one path or several. The examples assume a folder PHOTOS a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
@@ -24,6 +25,7 @@ from insclr.errors import UserError
 from insclr.evaluation.compare import Comparison
 from insclr.evaluation.compare import compare as compare_results
 from insclr.evaluation.evaluate import evaluate_labels, evaluate_protocol, read_distractors, require_images
+from insclr.evaluation.measure import measure_labels
 from insclr.evaluation.protocols import load_protocol
 from insclr.evaluation.results import LabelResult, ProtocolResult
 from insclr.jobs.whiten import whiten_model
@@ -37,7 +39,11 @@ from insclr.retrieval.describe import describe_images, descriptor_settings
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.duplicates import duplicates as find_duplicates
 from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local.query import details_of
+from insclr.retrieval.local.ranking import check_ranking, verifier_name
 from insclr.retrieval.names import import_names, named_rows
+from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.rerank import rerank as find_reranker
 from insclr.retrieval.said import answer, closed, read_said
 from insclr.retrieval.search import Match, Search, search_set
@@ -134,19 +140,33 @@ def index(
     *,
     prune: bool = False,
     verify: bool = False,
+    regions: bool = False,
+    local: bool = False,
+    asmk: bool = False,
+    size: int = 0,
     device: str = "auto",
 ) -> IndexReport:
     """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
+    `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
+    are described.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
     (24, [])
     """
     loaded = load(model, device=device)
-    describer = ModelDescriber(loaded.source, loaded)
-    return index_images(describer, as_list(images), store, prune=prune, verify=verify)
+    return index_images(
+        ModelDescriber(loaded.source, loaded, size=size),
+        as_list(images),
+        store,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
+        asmk=asmk,
+    )
 
 
 def search(
@@ -158,25 +178,36 @@ def search(
     min_score: float = 0.0,
     where: str = "",
     rerank: str = "",
+    ranking: str = "global",
     model: str = "",
     device: str = "auto",
 ) -> list[Match]:
     """The images of a store that show the thing in a photo, best first; several photos are one thing seen many times.
 
     `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
-    such as "year >= 1900". `model` names the store's model where it has moved.
+    such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
+    they were indexed. `model` names the store's model where it has moved.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
     >>> matches[0].path, matches[0].likely
     ('thing3-1.png', True)
     """
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
     queries: list[Any] = list(query) if is_several(query) else [query]
     opened = open_store(store)
     try:
         describer = describer_of(opened.info, model, workers=0, device=device)
         images = [as_picture(one, None if box else describer.longest) for one in queries]
-        return search_set(opened, describer.images(images, [box] * len(images)), asked)
+        details = details_of(
+            describer,
+            images,
+            box,
+            [partial(as_picture, one) for one in queries],
+            ranking=ranking,
+            verifier=asked.verifier,
+        )
+        vectors = describer.images(images, [box] * len(images), own_size=ranking == "regions")
+        return search_set(opened, vectors, asked, details)
     finally:
         opened.close()
 
@@ -222,11 +253,14 @@ def evaluate(
     ground_truth: str | Path | None = None,
     distractors: str | Path | None = None,
     rerank: str = "",
+    ranking: str = "global",
+    region_size: int = 0,
     allow_missing: bool = False,
     **describing: Unpack[Describing],
 ) -> LabelResult | ProtocolResult:
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
 
+    With labels, `ranking` may be by parts of images: "asmk", or "regions" of index images described at `region_size`.
     `describing` is for `load`: weights, size, fit, scales, device.
 
     >>> result = insclr.evaluate("RUN", "PHOTOS/labels.csv")
@@ -235,14 +269,20 @@ def evaluate(
     """
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    reranker = find_reranker(rerank) if rerank else None
+    reranker = _reranker(rerank, ranking, protocol)
     # What can be wrong with the truth is told before the model is loaded.
     if labels is not None:
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
-        vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
-        with working("ranking"):
-            return evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing, calibration=True)
+        return measure_labels(
+            load(model, **describing),
+            truth,
+            reranker,
+            ranking=ranking,
+            verifier="" if reranker else rerank,
+            region_size=region_size,
+            allow_missing=allow_missing,
+        )
     assert root is not None
     benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
     loaded = load(model, **describing)
@@ -255,6 +295,17 @@ def evaluate(
         return evaluate_protocol(
             benchmark, describe, reranker, distractors=others, allow_missing=allow_missing
         )
+
+
+def _reranker(rerank: str, ranking: str, protocol: str) -> Reranker | None:
+    """The re-ranker of descriptors that is asked for; None for a verifier, which needs the images."""
+    check_ranking(ranking)
+    verifier = verifier_name(rerank)
+    if protocol and (verifier or ranking != "global"):
+        raise UserError("Verification and rankings by parts are measured with --labels CSV.")
+    if verifier == "geometric":
+        require_opencv()
+    return find_reranker(rerank) if rerank and not verifier else None
 
 
 def compare(
@@ -281,7 +332,7 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name, model in named.items():
-        vectors = describe_images(load(model, **describing), truth.images, boxes=truth.boxes)
+        vectors = describe_images(load(model, **describing), truth.images, boxes=truth.query_boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     with working("comparing"):
         comparison = compare_results(results, unit=by)

@@ -6,3 +6,4 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Descriptors = NDArray[np.float32]  # (rows, dim), unit rows
 Scores = NDArray[np.float32]
+Boxes = NDArray[np.float32]  # (..., 4) left, top, right, bottom

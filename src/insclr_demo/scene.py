@@ -46,6 +46,36 @@ def photograph(solid: Solid, stranger: Stranger, size: int, rng: np.random.Gener
     return developed(picture.convert("RGB"), rng)
 
 
+def cut_out(solid: Solid, longest: int, rng: np.random.Generator) -> Image.Image:
+    """The solid alone, seen from somewhere, over nothing: RGBA whose longest side is about `longest` pixels."""
+    if solid.flat:
+        camera = Camera.around(
+            np.zeros(3),
+            _degrees(rng, -42, 42),
+            _degrees(rng, -20, 20),
+            _roll(rng),
+            float(rng.uniform(1.7, 4)),
+        )
+    else:
+        solid = _posed(solid, rng)
+        height = float(solid.outline[:, 1].max())
+        low, high = (8, 40) if height > 0.6 else (30, 65)
+        middle = np.array([0, height / 2, 0])
+        camera = Camera.around(
+            middle,
+            _degrees(rng, -15, 15),
+            _degrees(rng, low, high),
+            _roll(rng) / 2,
+            float(rng.uniform(1.9, 4.5)),
+        )
+    camera = camera.framed(solid.outline, (longest / 2, longest / 2), longest)
+    side = longest * _SUPERSAMPLING
+    layer = Image.new("RGBA", (side, side))
+    solid.paint(layer, camera.magnified(_SUPERSAMPLING), _lamp(rng))
+    layer = layer.reduce(_SUPERSAMPLING)
+    return layer.crop(layer.getchannel("A").point(lambda alpha: 255 * (alpha > 127)).getbbox())
+
+
 def _added(picture: Image.Image, solid: Solid, scene: _Set) -> Image.Image:
     """The picture with one more solid, and its shadow, in front of what is there."""
     picture = _shaded(picture, solid, scene)

@@ -6,10 +6,11 @@ import pytest
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.jobs.learn import learn
+from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
+from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.said import answer, name_thing, read_said
 from insclr.retrieval.store import open_store
 
@@ -57,3 +58,19 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     assert again.report.added == 24
     with pytest.raises(UserError, match="is not empty"):
         learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
+
+
+def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cv2")
+    model = resolve_model("pretrained:efficientnet_lite0")
+    images = list_images(small_collection).subset(range(6))
+    describer = ModelDescriber(model.source, model, 0, size=96)
+    index_images(describer, images, tmp_path / "store", regions=True, local=True, asmk=True)
+    index_learned(str(tmp_path / "store"), model, tmp_path / "out")
+    old, new = open_store(tmp_path / "store"), open_store(tmp_path / "out" / "store")
+    assert (new.info.size, len(new.region_ids())) == (96, 6)
+    before, after = KeptParts(old.parts), KeptParts(new.parts)
+    for table in ("sift", "asmk"):
+        assert after.hashes(table) == before.hashes(table) != set()

@@ -11,6 +11,8 @@ from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.files import content_hash
+from insclr.retrieval.store import Regions
+from insclr.retrieval.store.regions import no_regions
 
 
 class HistogramDescriber:
@@ -20,30 +22,51 @@ class HistogramDescriber:
     fingerprint = "0123456789abcdef"
     dim = 64
     longest = 2048
+    size = 0
 
     def __init__(self) -> None:
         self.described: list[str] = []  # every path in the order of describing
         self._lock = threading.Lock()
 
-    def files(self, images: ImageList, skipped: Skipped) -> tuple[np.ndarray, list[str]]:
+    def files(
+        self, images: ImageList, skipped: Skipped, regions: list[Regions] | None = None
+    ) -> tuple[np.ndarray, list[str]]:
         vectors = np.zeros((len(images), self.dim), dtype=np.float32)
         hashes = [""] * len(images)
         for i, path in enumerate(images.paths):
             self.described.append(path)
             try:
                 content = read_image_bytes(images.file(i))
-                vectors[i], hashes[i] = self._vector(decode(content)), content_hash(content)
+                picture = decode(content)
+                vectors[i], hashes[i] = self._vector(picture), content_hash(content)
+                if regions is not None:
+                    regions.append(self._quarters(picture))
             except BadImage as bad:
                 skipped.add(path, bad.reason)
+                if regions is not None:
+                    regions.append(no_regions(self.dim))
         return vectors, hashes
 
-    def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> np.ndarray:
+    def images(
+        self,
+        images: Sequence[Image.Image],
+        boxes: Sequence[Box | None] | None = None,
+        *,
+        own_size: bool = False,
+    ) -> np.ndarray:
+        del own_size
         parts = [
             crop_box(one, box) if box else one
             for one, box in zip(images, boxes or [None] * len(images), strict=True)
         ]
         with self._lock:
             return np.stack([self._vector(one) for one in parts])
+
+    def _quarters(self, picture: Image.Image) -> Regions:
+        boxes = np.array([(x, y, x + 0.5, y + 0.5) for y in (0, 0.5) for x in (0, 0.5)], np.float32)
+        sides = np.array([*picture.size, *picture.size])
+        parts = [crop_box(picture, tuple(box)) for box in (boxes * sides).tolist()]
+        return Regions(boxes, np.stack([self._vector(one) for one in parts]))
 
     def _vector(self, picture: Image.Image) -> np.ndarray:
         bins = (np.asarray(picture).reshape(-1, 3) // 64) @ np.array([16, 4, 1])

@@ -175,6 +175,6 @@ def test_it_fits_a_phone_and_follows_the_dark(page: Page, root: Path) -> None:
 
 def test_the_documentation_page_lists_the_calls(page: Page, served: tuple[str, ServedStore]) -> None:
     page.browser.get(served[0] + "docs")
-    page.until(lambda: len(page.all("details")) == 24)
+    page.until(lambda: len(page.all("details")) == 25)
     assert "/api/search" in page.one("#docs").text
     assert "min_score" in page.one("details[open]").text

@@ -44,12 +44,28 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
     assert set(described["paths"]) == {
         "/api/about",
         "/api/search",
+        "/api/why",
         "/api/stores/{store}/sample",
         "/api/stores/{store}/columns",
         "/api/stores/{store}/rows/{row}",
         "/api/stores/{store}/rows/{row}/thumbnail",
         "/api/stores/{store}/rows/{row}/picture",
         "/api/stores/{store}/rows/{row}/original",
+        "/api/stores/{store}/things",
+        "/api/stores/{store}/things/alone",
+        "/api/stores/{store}/things/{thing}",
+        "/api/stores/{store}/things/{thing}/name",
+        "/api/stores/{store}/things/{thing}/remove",
+        "/api/stores/{store}/things/{thing}/split",
+        "/api/stores/{store}/things/{thing}/merge",
+        "/api/stores/{store}/things/{thing}/hide",
+        "/api/stores/{store}/undo",
+        "/api/stores/{store}/teach/screen",
+        "/api/stores/{store}/teach/answer",
+        "/api/stores/{store}/teach/skip",
+        "/api/stores/{store}/teach/sample",
+        "/api/stores/{store}/teach/judge",
+        "/api/stores/{store}/teach/learn",
     }
     for methods in described["paths"].values():
         for operation in methods.values():

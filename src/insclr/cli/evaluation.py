@@ -34,7 +34,9 @@ Rerank = Annotated[
         "dba: compare with photos averaged with their neighbours; "
         "diffusion: follow neighbours of neighbours through the whole collection; "
         "egt: walk along the strongest links between neighbours; "
-        "kreciprocal: prefer results that have the query among their own nearest."
+        "kreciprocal: prefer results that have the query among their own nearest; "
+        "geometric: prefer photos in which points of the query are found again in the same arrangement; "
+        "dsm: the same with cells of the network's own feature map."
     ),
 ]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
@@ -75,6 +77,12 @@ def evaluate(
         Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
     ] = None,
     rerank: Rerank = "",
+    ranking: Annotated[
+        str, typer.Option(help="global, regions or asmk; the latter two with --labels.")
+    ] = "global",
+    region_size: Annotated[
+        int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
+    ] = 0,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     chart: Annotated[
@@ -102,6 +110,8 @@ def evaluate(
         ground_truth=ground_truth,
         distractors=distractors,
         rerank=rerank,
+        ranking=ranking,
+        region_size=region_size,
         allow_missing=allow_missing,
         weights=weights,
         size=size,

@@ -47,12 +47,20 @@ def check(
 def demo_data(
     out: Annotated[Path, typer.Argument(help="Folder to draw the collection into.")],
     things: Annotated[int, typer.Option(help="How many different things.")] = 60,
-    views: Annotated[int, typer.Option(help="Pictures of each.")] = 25,
+    views: Annotated[int, typer.Option(help="Pictures of each; 0 = 25, with --clutter 10.")] = 0,
     size: Annotated[int, typer.Option(help="Side of a picture, in pixels.")] = 224,
     seed: Annotated[int, typer.Option(help="One seed, one collection.")] = 0,
+    clutter: Annotated[
+        bool,
+        typer.Option(
+            "--clutter", help="Busy pictures of twice the side, the thing small in them, with boxes."
+        ),
+    ] = False,
 ) -> None:
     """Draw a collection of things to try InsCLR on: no download, always the same."""
-    from insclr_demo import draw_collection
+    from insclr_demo import QUERIES, draw_collection
 
-    labels = draw_collection(out, things=things, views=views, size=size, seed=seed)
-    typer.echo(f"{things * views} pictures of {things} things: {labels}")
+    views = views or (10 if clutter else 25)
+    labels = draw_collection(out, things=things, views=views, size=size, seed=seed, clutter=clutter)
+    queries = f" and {things * QUERIES} to search for" if clutter else ""
+    typer.echo(f"{things * views} pictures of {things} things{queries}: {labels}")

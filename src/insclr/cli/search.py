@@ -29,6 +29,19 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
     ] = False,
+    regions: Annotated[
+        bool,
+        typer.Option("--regions", help="Keep vectors of parts too, to find small things: use --size 448."),
+    ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Keep local features, for --rerank geometric (54 kB a photo).")
+    ] = False,
+    asmk: Annotated[
+        bool, typer.Option("--asmk", help="Keep local descriptors, for --ranking asmk (2 kB a photo).")
+    ] = False,
+    size: Annotated[
+        int, typer.Option(help="Side at which photos are described; 0 = what the model remembers.")
+    ] = 0,
     weights: Weights = "",
     device: Device = "auto",
 ) -> None:
@@ -43,7 +56,16 @@ def index(
     model = with_weights(model, weights)
     found = resolve_model(model)
     place(found.network, device)
-    report = index_images(ModelDescriber(model, found), listed(images), store, prune=prune, verify=verify)
+    report = index_images(
+        ModelDescriber(model, found, size=size),
+        listed(images),
+        store,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
+        asmk=asmk,
+    )
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
@@ -114,6 +136,11 @@ def search(
         str, typer.Option(help='Filter on metadata, e.g. "year >= 1900 and room = attic".')
     ] = "",
     rerank: Rerank = "",
+    ranking: Annotated[
+        str,
+        typer.Option(help="global (whole photos), regions (their best part) or asmk (local descriptors)."),
+    ] = "global",
+    regions: Annotated[bool, typer.Option("--regions", help="The same as --ranking regions.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
     weights: Weights = "",
@@ -122,7 +149,8 @@ def search(
     """Find every photo of the thing in a photo."""
     from insclr.retrieval.search import Search, search_files
 
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
+    ranking = "regions" if regions else ranking
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
     part = _parse_box(box) if box else None
     for found in search_files(
         store, query, asked, box=part, model=with_weights(model, weights), device=device

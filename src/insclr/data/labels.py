@@ -37,6 +37,15 @@ class Labels:
         """The images in the order of the rows."""
         return ImageList(root=self.root, paths=self.paths)
 
+    @property
+    def query_boxes(self) -> tuple[Box | None, ...] | None:
+        """The boxes of what is searched for. That of a row with the role "index" only says where the instance is."""
+        if self.boxes is None or self.roles is None:
+            return self.boxes
+        return tuple(
+            None if role == "index" else box for role, box in zip(self.roles, self.boxes, strict=True)
+        )
+
     def subset(self, ids: Ids) -> "Labels":
         """The rows `ids`, in that order."""
         return Labels(

@@ -46,16 +46,10 @@ def evaluate_labels(
     unreadable, refused unless `allow_missing`. Queries without a positive are left out. With `calibration` the score
     is measured too.
     """
-    rows = as_descriptors(descriptors)
-    if len(rows) != len(labels):
-        raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
-    absent = np.flatnonzero(~rows.any(axis=1))
-    if len(absent):
-        _refuse("the labels", [labels.paths[i] for i in absent], len(labels), allow_missing)
-        kept = np.flatnonzero(rows.any(axis=1))
-        rows, labels = rows[kept], labels.subset(kept)
+    rows, kept = readable_rows(descriptors, labels, allow_missing=allow_missing)
+    labels = labels.subset(kept) if len(kept) < len(labels) else labels
     index = labels.role_ids("index")
-    queries = _queries_with_positives(labels, index)
+    queries = queries_with_positives(labels, index)
     task = _Task(rows, rows[index], labels.instance_ids(), queries, index)
     ap = np.empty(len(queries))
     first = np.empty(len(queries), dtype=np.int64)
@@ -67,6 +61,20 @@ def evaluate_labels(
             bar.advance()
     score, answered = measure_calibration(rows, labels) if calibration else (None, None)
     return LabelResult(labels, queries, ap, first, top, len(index), score, answered)
+
+
+def readable_rows(
+    descriptors: Tensor | Descriptors, labels: Labels, *, allow_missing: bool
+) -> tuple[Descriptors, Ids]:
+    """The descriptors that are there, and their rows; zero rows are refused unless `allow_missing`."""
+    rows = as_descriptors(descriptors)
+    if len(rows) != len(labels):
+        raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
+    there = rows.any(axis=1)
+    absent = np.flatnonzero(~there)
+    if len(absent):
+        _refuse("the labels", [labels.paths[i] for i in absent], len(labels), allow_missing)
+    return rows[there], np.flatnonzero(there)
 
 
 def require_images(labels: Labels, *, allow_missing: bool = False) -> None:
@@ -181,7 +189,8 @@ def _whole_ranking(
     return np.concatenate(parts)
 
 
-def _queries_with_positives(labels: Labels, index: Ids) -> Ids:
+def queries_with_positives(labels: Labels, index: Ids) -> Ids:
+    """The query rows that have something to find among the index rows; UserError when none has."""
     instances, queries = labels.instance_ids(), labels.role_ids("query")
     in_index = np.bincount(instances[index], minlength=instances.max() + 1)
     own = np.isin(queries, index)  # the query's own row is no positive

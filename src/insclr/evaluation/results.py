@@ -38,6 +38,10 @@ class LabelResult:
     images: int  # size of the database
     calibration: Calibration | None = None  # of the score, where it was measured
     answered: Calibration | None = None  # after some pairs were answered
+    box_iou: float | None = (
+        None  # mean IoU, a fraction, of the boxes found in right results among the first SHOWN
+    )
+    boxes: int = 0  # how many boxes that is the mean of
 
     @property
     def map(self) -> float:
@@ -72,11 +76,17 @@ class LabelResult:
             **{f"r@{k}": self.recall(k) for k in RECALL_AT},
             "queries": len(self.queries),
             "images": self.images,
+            **({} if self.box_iou is None else {"box_iou": 100 * self.box_iou, "boxes": self.boxes}),
             "instances": self.per_instance(),
             "worst": [query._asdict() for query in self.worst()],
             **(self.calibration.to_json() if self.calibration else {}),
             **({f"with_{ANSWERS}_answers": self.answered.to_json()} if self.answered else {}),
         }
+
+    def _box_lines(self) -> list[str]:
+        if self.box_iou is None:
+            return []
+        return [f"{100 * self.box_iou:9.2f}  mean IoU of {self.boxes} boxes found in right results"]
 
     def table(self) -> str:
         """What a person wants: the numbers, the weakest instances, the worst queries."""
@@ -85,6 +95,7 @@ class LabelResult:
         lines = [
             head,
             f"{values}{len(self.queries):9d}{self.images:9d}",
+            *self._box_lines(),
             "",
             *self._score_lines(),
             "mAP per instance, lowest first",

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import is_there
@@ -11,6 +12,7 @@ from insclr.jobs.train import train
 from insclr.model.model_file import Model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import Store, open_store
 from insclr.retrieval.view_features import FeatureDescriber
 
@@ -47,14 +49,23 @@ def learn(
 
 
 def index_learned(uri: str, model: Model, out: Path) -> IndexReport:
-    """Index the photos of a store with another model, and take over what people said."""
+    """Index the photos of a store with another model, and take over what people said.
+
+    Size, regions and what is kept of parts of photos are those of the store.
+    """
     old = open_store(uri)
     try:
         # Where only the last layer learned, the next model will need no photo again.
         only_last = all(each.train == "fc" for each in model.recipe.rounds)
         name, cache = str(out / "run"), _features(old)
-        describer = FeatureDescriber(name, model, cache) if only_last else ModelDescriber(name, model)
-        report = index_images(describer, _images(old), out / "store")
+        size = old.info.size
+        describer = (
+            FeatureDescriber(name, model, cache, size=size)
+            if only_last
+            else ModelDescriber(name, model, size=size)
+        )
+        parts = {"regions": old.has_regions(), **_kept_parts(old)}
+        report = index_images(describer, _images(old), out / "store", **parts)
         new = open_store(out / "store")
         try:
             new.append(old.journal())
@@ -71,10 +82,19 @@ def _features(store: Store) -> Path:
     return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
+def _kept_parts(store: Store) -> dict[str, bool]:
+    """Which parts of its photos are kept beside a store, as options of `index_images`."""
+    kept = KeptParts(store.parts)
+    try:
+        return {"local": bool(kept.hashes("sift")), "asmk": kept.note("asmk") is not None}
+    finally:
+        kept.close()
+
+
 def _images(store: Store) -> ImageList:
     """The photos of a store that are still there, with their columns."""
     rows = [row.image for _, row in sorted(store.rows_by_path().items())]
-    rows = [image for image in rows if is_there(store.info.root / image.path)]
+    rows = [image for image in rows if is_there(on_disk(store.info.root / image.path))]
     names = store.columns()
     columns = {name: tuple(image.columns.get(name, "") for image in rows) for name in names}
     return ImageList(store.info.root, tuple(image.path for image in rows), columns)

@@ -25,7 +25,9 @@ def reliability_chart(title: str, measured: Calibration, answered: Calibration |
 def write_reliability(result: LabelResult, file: Path, title: str) -> None:
     """Write the page with the chart and the numbers of a result whose score was measured."""
     if result.calibration is None:
-        raise UserError("This result says nothing about the score: measure it with --labels.")
+        raise UserError(
+            "This result says nothing about the score: measure it with --labels, without --ranking regions."
+        )
     rows = [("without labels", result.calibration)]
     if result.answered:
         rows.append((f"after {ANSWERS} answered pairs", result.answered))

@@ -23,6 +23,10 @@ from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
+from insclr.retrieval.map_pooling import map_pooling
+from insclr.retrieval.regions import map_regions
+from insclr.retrieval.store.regions import no_regions
+from insclr.retrieval.store.rows import Regions
 
 # Views that wait for others of their shape hold at most so many pixels (about 200 MB).
 _PENDING_PIXELS = 64_000_000
@@ -42,6 +46,7 @@ def describe_with(
     skipped: Skipped | None = None,
     hashes: dict[int, str] | None = None,
     pooled: bool = False,
+    regions: list[Regions] | None = None,
     title: str = "describing",
 ) -> Tensor:
     """Unit descriptors (images, dim), or pooled features before the FC, on the CPU.
@@ -49,13 +54,13 @@ def describe_with(
     The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
     them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
     zero, and `skipped` says why. `hashes` is filled with the `content_hash` of what each row was decoded from.
-    `batch` 0 is what suits the network's device.
+    `batch` 0 is what suits the network's device. `regions` is filled with the regions of every image, pooled from the
+    map of its first view that is computed anyway; an unreadable image has none.
     """
     skipped = skipped if skipped is not None else Skipped()
     network.eval()
     device = network.device
     batch = batch or describing_batch(device)
-    forward = network.pooled if pooled else network
     dataset = _Views(images, boxes, size, fit, zoom, hashed=hashes is not None)
     workers = default_workers() if workers < 0 else workers
     loader = DataLoader(
@@ -68,16 +73,36 @@ def describe_with(
     )
     channels = network.backbone.channels if pooled else network.dim
     total = torch.zeros(len(images), channels)  # (images, dim)
+    found_regions: dict[int, Regions] = {}
     with progress_bar(title, len(images)) as bar, torch.inference_mode(), describing_autocast(device):
         # What waits for its batch is no more than fits at the largest scale.
         pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
         seen = _noted(loader, images, skipped, hashes, bar.advance)
-        for rows, stack in _equal_shapes(seen, batch, pending):
+        for rows, first, stack in _equal_shapes(seen, batch, pending):
             views = stack.to(device)
             for scale in scales:
-                found = forward(at_scale(views, scale)).float().cpu()
+                features = network.backbone(at_scale(views, scale))
+                found = network.pool(features)
+                found = (found if pooled else network.head(found)).float().cpu()
                 total.index_add_(0, torch.tensor(rows), found)
+                if regions is not None and scale == scales[0]:
+                    found_regions |= _first_view_regions(network, features.map, rows, first)
+    if regions is not None:
+        regions += [found_regions.get(row) or no_regions(network.dim) for row in range(len(images))]
     return functional.normalize(total, dim=1)
+
+
+def _first_view_regions(
+    network: DescriptorNetwork, maps: Tensor, rows: list[int], first: list[bool]
+) -> dict[int, Regions]:
+    """The regions of the rows whose first view is in the batch."""
+    whole = [i for i, is_first in enumerate(first) if is_first]
+    if not whole:
+        return {}
+    found = map_regions(
+        maps[torch.tensor(whole, device=maps.device)].float().cpu().numpy(), map_pooling(network)
+    )
+    return dict(zip((rows[i] for i in whole), found, strict=True))
 
 
 def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:
@@ -132,22 +157,30 @@ def _noted(
 
 def _equal_shapes(
     loader: Iterator["_Seen"], batch: int, pending: float
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Group the views of one shape into batches; the fullest group goes first when too many pixels wait."""
-    waiting: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
+) -> Iterator[tuple[list[int], list[bool], Tensor]]:
+    """Group the views of one shape into batches; the fullest group goes first when too many pixels wait.
+
+    Gives the rows of the views, which of them are their row's first view, and the views.
+    """
+    waiting: dict[torch.Size, list[tuple[int, bool, Tensor]]] = defaultdict(list)
     pixels = 0
     for seen in loader:
-        for view in seen.views:
-            waiting[view.shape].append((seen.row, view))
+        for number, view in enumerate(seen.views):
+            waiting[view.shape].append((seen.row, number == 0, view))
             pixels += view.numel()
             full = len(waiting[view.shape]) >= batch
             if full or pixels > pending:
                 shape = view.shape if full else max(waiting, key=lambda s: len(waiting[s]) * s.numel())
                 group = waiting.pop(shape)
-                pixels -= sum(one.numel() for _, one in group)
-                yield [row for row, _ in group], torch.stack([one for _, one in group])
+                pixels -= sum(one.numel() for _, _, one in group)
+                yield _batch(group)
     for group in waiting.values():
-        yield [row for row, _ in group], torch.stack([one for _, one in group])
+        yield _batch(group)
+
+
+def _batch(group: list[tuple[int, bool, Tensor]]) -> tuple[list[int], list[bool], Tensor]:
+    rows, first, views = zip(*group, strict=True)
+    return list(rows), list(first), torch.stack(views)
 
 
 @dataclass

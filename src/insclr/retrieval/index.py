@@ -14,9 +14,13 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.files import content_hash, is_there
 from insclr.progress import progress_bar, working
-from insclr.retrieval.describer import Describer
+from insclr.retrieval.describer import CellDescriber, Describer
+from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local.keep import drop_gone, keep_features
+from insclr.retrieval.local.keep_asmk import keep_asmk
+from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.score import calibrate_store
-from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
+from insclr.retrieval.store import IndexedImage, Regions, Store, StoreInfo, create_store
 
 
 @dataclass
@@ -26,6 +30,7 @@ class IndexReport:
     added: int = 0
     changed: int = 0
     updated: int = 0  # same content: only times, names or columns were written anew
+    regions: int = 0  # same content, described again because the row had no regions
     unchanged: int = 0
     pruned: int = 0
     vanished: int = 0  # rows whose file is not in the list, kept without `prune`
@@ -41,6 +46,7 @@ class IndexReport:
                 (self.added, "added"),
                 (self.changed, "changed"),
                 (self.updated, "updated"),
+                (self.regions, "given regions"),
                 (self.unchanged, "unchanged"),
                 (self.pruned, "dropped"),
                 (self.vanished, "no longer listed (drop them with --prune)"),
@@ -65,26 +71,36 @@ def index_images(
     *,
     prune: bool = False,
     verify: bool = False,
+    regions: bool = False,
+    local: bool = False,
+    asmk: bool = False,
     batch: int = 256,
     wait: float = 30.0,
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
     New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
+    With `regions` every row has some, also those that are there already, with `local` every image local features,
+    with `asmk` local descriptors; a store that has them goes on having them.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     """
+    if local:
+        require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
-    store = create_store(uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root))
+    store = create_store(
+        uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
+    )
     try:
         with store.writing(wait):
-            run = _Run(describer, images, store, verify)
+            run = _Run(describer, images, store, verify, regions)
             with progress_bar("indexing", len(images)) as bar:
                 for start in range(0, len(images), batch):
                     part = range(start, min(start + batch, len(images)))
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
             run.drop_unlisted(prune)
+            _keep_parts(store, describer, local=local, asmk=asmk)
             with working("calibrating the score"):
                 calibrate_store(store)
             return replace(run.report, total=store.count(), not_read=images.not_read)
@@ -92,11 +108,28 @@ def index_images(
         store.close()
 
 
+def _keep_parts(store: Store, describer: Describer, *, local: bool, asmk: bool) -> None:
+    """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
+    kept = KeptParts(store.parts)
+    try:
+        if local or kept.hashes("sift"):
+            keep_features(store, kept)
+        if (asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
+            keep_asmk(store, kept, describer.cells, describer.cells_longest)
+        drop_gone(store, kept)
+    finally:
+        kept.close()
+
+
 class _Run:
     """One run over the images, a batch at a time."""
 
-    def __init__(self, describer: Describer, images: ImageList, store: Store, verify: bool) -> None:
+    def __init__(
+        self, describer: Describer, images: ImageList, store: Store, verify: bool, regions: bool
+    ) -> None:
         self.verify = verify
+        self.have_regions = set(store.region_ids().tolist())
+        self.regions = regions or bool(self.have_regions)
         self.describer = describer
         self.images = images
         self.store = store
@@ -113,11 +146,12 @@ class _Run:
         new: dict[int, IndexedImage] = {}
         for i, image in self._seen(part):
             row = self.known.get(image.path)
-            if row is not None and row.image == image:
-                self.report.unchanged += 1
-            elif row is not None and row.image.hash == image.hash:
-                update.append(image)
-            elif image.hash in self.rows_by_hash:
+            if row is not None and row.image.hash == image.hash and self._complete(row.id):
+                if row.image == image:
+                    self.report.unchanged += 1
+                else:
+                    update.append(image)
+            elif image.hash in self.rows_by_hash and self._complete(self.rows_by_hash[image.hash]):
                 copies.append(image)
             else:
                 new[i] = image
@@ -125,10 +159,15 @@ class _Run:
             self.store.update(update)
             self.report.updated += len(update)
         if copies:
-            descriptors = self.store.descriptors([self.rows_by_hash[one.hash] for one in copies])
-            self._upsert(copies, descriptors)
+            rows = [self.rows_by_hash[one.hash] for one in copies]
+            regions = self.store.regions(rows) if self.regions else None
+            self._upsert(copies, self.store.descriptors(rows), regions)
         if new:
             self._describe(new)
+
+    def _complete(self, row: int) -> bool:
+        """Whether a row has all that is asked of one."""
+        return not self.regions or row in self.have_regions
 
     def drop_unlisted(self, prune: bool) -> None:
         """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
@@ -163,12 +202,15 @@ class _Run:
             yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:
-        descriptors, hashes = self.describer.files(self.images.subset(images), self.report.skipped)
+        wanted: list[Regions] | None = [] if self.regions else None
+        descriptors, hashes = self.describer.files(self.images.subset(images), self.report.skipped, wanted)
         readable = np.linalg.norm(descriptors, axis=1) > 0.5  # unreadable files have zero rows
         # A file may have changed since it was looked at: the row says of which content its descriptor is, and its
         # older time makes the next run look again.
         seen = [replace(one, hash=found) for one, found in zip(images.values(), hashes, strict=True)]
-        self._upsert([one for one, can in zip(seen, readable, strict=True) if can], descriptors[readable])
+        kept = np.flatnonzero(readable).tolist()
+        regions = None if wanted is None else [wanted[i] for i in kept]
+        self._upsert([seen[i] for i in kept], descriptors[readable], regions)
         # What is there now is no image: the old row would show what is no longer in the file.
         stale = [one.path for one, can in zip(images.values(), readable, strict=True) if not can]
         stale = [path for path in stale if path in self.known]
@@ -177,12 +219,15 @@ class _Run:
             self._forget_old_content(stale)
             self.report.pruned += len(stale)
 
-    def _upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+    def _upsert(
+        self, images: Sequence[IndexedImage], descriptors: Descriptors, regions: Sequence[Regions] | None
+    ) -> None:
         if images:
-            self.store.upsert(images, descriptors)
-            changed = sum(one.path in self.known for one in images)
-            self.report.changed += changed
-            self.report.added += len(images) - changed
+            self.store.upsert(images, descriptors, regions)
+            known = [self.known[one.path].image.hash == one.hash for one in images if one.path in self.known]
+            self.report.regions += sum(known)
+            self.report.changed += len(known) - sum(known)
+            self.report.added += len(images) - len(known)
             self._forget_old_content([one.path for one in images])
 
     def _forget_old_content(self, paths: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,19 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.retrieval.copies import group_copies
 from insclr.retrieval.describer import describer_of
+from insclr.retrieval.local.cells import Cells
+from insclr.retrieval.local.keep_asmk import AsmkSearch
+from insclr.retrieval.local.query import details_of
+from insclr.retrieval.local.ranking import (
+    NO_DETAILS,
+    QueryDetails,
+    Results,
+    check_ranking,
+    joined_queries,
+    verified,
+    verifier_name,
+)
+from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.rerank import Ranking
 from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
@@ -25,6 +39,8 @@ MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
 _SPARE = 2  # results looked at for each one asked for, since copies are folded into one
+_MOST_FILTERED = 16_384  # rows that Milvus gives at once
+_asmk = AsmkSearch()
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,7 @@ class Search:
     where: str = ""
     rerank: str = ""
     aggregate: Literal["mean", "max"] = "mean"  # psi of the paper: over the members of a query set
+    ranking: str = "global"  # by whole images, by their best region, or by ASMK
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= MAX_TOP:
@@ -44,6 +61,12 @@ class Search:
             raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
         if self.aggregate not in ("mean", "max"):
             raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+        check_ranking(self.ranking)
+
+    @property
+    def verifier(self) -> str:
+        """The name of the re-ranker where it is one that compares images rather than descriptors."""
+        return verifier_name(self.rerank)
 
 
 @dataclass(frozen=True)
@@ -59,10 +82,18 @@ class Match:
     band: Band
     is_query: bool = False  # the photo that was searched for: no answer
     copies: tuple[str, ...] = ()  # paths of further results that show the same photo
+    box: Box | None = None  # where the thing is, as fractions of the image, where that is known
+    inliers: int | None = None  # matched points that prove it, where it was verified
+
+    def proof(self) -> str:
+        """Matched points and box in words; empty where neither is known."""
+        points = f"  {self.inliers} points" if self.inliers else ""
+        return points + (f"  at {','.join(f'{side:.2f}' for side in self.box)}" if self.box else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for a line of JSON."""
-        return asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+        """Plain values, for a line of JSON; what is not known is left out."""
+        values = asdict(self) | {"similarity": round(self.similarity, 4), "score": round(self.score, 4)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -80,18 +111,14 @@ class Found:
         return {"query": self.query, "matches": [match.to_json() for match in self.matches]}
 
     def table(self) -> str:
-        """A line a match: score, cosine, band and path, with the number of further copies."""
+        """A line a match: score, cosine, band, path, number of further copies, and what proves it."""
         lines = ["score  cosine  band   path"]
         for match in self.matches:
             band = "query" if match.is_query else match.band
-            copies = (
-                f"  (+{len(match.copies)} cop{'y' if len(match.copies) == 1 else 'ies'})"
-                if match.copies
-                else ""
-            )
-            lines.append(
-                f"{match.score:5.2f}  {match.similarity:6.3f}  {band:5s}  {one_line(match.path)}{copies}"
-            )
+            count = len(match.copies)
+            copies = f"  (+{count} cop{'y' if count == 1 else 'ies'})" if count else ""
+            numbers = f"{match.score:5.2f}  {match.similarity:6.3f}  {band:5s}"
+            lines.append(f"{numbers}  {one_line(match.path)}{copies}{match.proof()}")
         return "\n".join(lines if self.matches else ["nothing found"])
 
 
@@ -122,32 +149,65 @@ def search_files(
                     raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
                 yield Found(path, error=bad.reason)
                 continue
-            descriptors = describer.images([image], [box])
+            descriptors = describer.images([image], [box], own_size=asked.ranking == "regions")
+            details = details_of(
+                describer,
+                [image],
+                box,
+                [partial(decode, images.file(i))],
+                ranking=asked.ranking,
+                verifier=asked.verifier,
+            )
             own = () if box else (content_hash(read_image_bytes(images.file(i))),)
-            matches = search_set(store, descriptors, asked, own=own)
+            matches = search_set(store, descriptors, asked, details, own=own)
             yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
 
 
 def search_set(
-    store: Store, queries: Descriptors, asked: Search, *, own: Collection[str] = ()
+    store: Store,
+    queries: Descriptors,
+    asked: Search,
+    details: QueryDetails = NO_DETAILS,
+    *,
+    own: Collection[str] = (),
 ) -> list[Match]:
     """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
 
-    Copies of a photo are one match. `own` are the content hashes of the query photos: their matches are marked as the
-    query and come besides the `top` others.
+    `details` are what rankings and verifiers need besides descriptors. Copies of a photo are one match. `own` are the
+    content hashes of the query photos: their matches are marked as the query and come besides the `top` others.
     """
     if not len(queries):
         raise UserError("nothing to search for: give at least one query")
     where = parse_where(asked.where, store.columns())
     wider = replace(asked, top=min(MAX_TOP, _SPARE * asked.top + len(own)))
     wanted = max(wider.top, _SHORTLIST if asked.rerank else 0)
-    ids, similarities = _nearest(store, queries, wanted, where, asked.aggregate)
-    ids, similarities = ids[ids >= 0], similarities[ids >= 0]
-    if asked.rerank:
-        ids, similarities = _reranked(store, queries, ids, similarities, asked.rerank)
-    return _folded(store, _matches(store, ids, similarities, wider, score_curve_of(store)), asked.top, own)
+    found = _ranked(store, queries, wanted, where, asked, details.cells)
+    if asked.verifier:
+        found = verified(store, found, asked.verifier, details)
+    elif asked.rerank:
+        found = _reranked(store, queries, found, asked.rerank)
+    return _folded(store, _matches(store, found, wider, score_curve_of(store)), asked.top, own)
+
+
+def _ranked(
+    store: Store,
+    queries: Descriptors,
+    top: int,
+    where: Condition | None,
+    asked: Search,
+    cells: Sequence[Cells],
+) -> Results:
+    """The results of the ranking that is asked for; similarities are always those of the descriptors."""
+    if asked.ranking == "asmk":
+        return _by_asmk(store, queries, top, where, cells)
+    if asked.ranking == "regions":
+        ids, similarities, boxes = search_best_region(store, joined_queries(queries), top, where)
+        there = ids[0] >= 0
+        return Results(ids[0][there], similarities[0][there], boxes[0][there])
+    ids, similarities = _nearest(store, queries, top, where, asked.aggregate)
+    return Results(ids[ids >= 0], similarities[ids >= 0])
 
 
 def _nearest(
@@ -174,36 +234,53 @@ def _nearest(
     return flat_ids[order], flat[order]
 
 
-def _reranked(
-    store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
-) -> tuple[Ids, Scores]:
+def _by_asmk(
+    store: Store, queries: Descriptors, top: int, where: Condition | None, cells: Sequence[Cells]
+) -> Results:
+    if not cells:
+        raise UserError("--ranking asmk needs the picture of the query itself")
+    ids, scores = _asmk.scores(store, cells)
+    if where is not None:
+        met = store.search(joined_queries(queries), min(store.count(), _MOST_FILTERED), where).ids[0]
+        kept = np.isin(ids, met)
+        ids, scores = ids[kept], scores[kept]
+    ids = ids[np.argsort(-scores, kind="stable")[:top]]
+    similarities = store.descriptors(ids) @ joined_queries(queries)[0]
+    return Results(ids, np.asarray(similarities, np.float32))
+
+
+def _reranked(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
     rerank = reranker_named(name)
-    if len(ids) < 2:
-        return ids, similarities
-    mean = queries.mean(0, keepdims=True)
-    query = np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
-    places = np.arange(len(ids))[None]  # (1, shortlist): the shortlist is the re-ranker's whole database
-    ranking = rerank(query, store.descriptors(ids), Ranking(places, similarities[None].astype(np.float32)))
-    return ids[ranking.ids[0]], similarities[ranking.ids[0]]
+    if len(found.ids) < 2:
+        return found
+    # (1, shortlist): the shortlist is the re-ranker's whole database
+    places = np.arange(len(found.ids))[None]
+    shortlist = Ranking(places, found.similarities[None].astype(np.float32))
+    order = rerank(joined_queries(queries), store.descriptors(found.ids), shortlist).ids[0]
+    boxes = None if found.boxes is None else found.boxes[order]
+    return Results(found.ids[order], found.similarities[order], boxes)
 
 
-def _matches(store: Store, ids: Ids, similarities: Scores, asked: Search, curve: ScoreCurve) -> list[Match]:
-    scores = curve.score(similarities)
-    good = np.flatnonzero(scores >= asked.min_score)[: asked.top]
-    rows = {row.id: row.image for row in store.rows(ids[good].tolist())}
+def _matches(store: Store, found: Results, asked: Search, curve: ScoreCurve) -> list[Match]:
+    scores = curve.score(found.similarities)
+    good = np.flatnonzero(scores >= asked.min_score)[: asked.top].tolist()
+    ids = found.ids.tolist()
+    rows = {row.id: row.image for row in store.rows([ids[i] for i in good])}
     return [
         Match(
-            int(ids[i]),
-            rows[int(ids[i])].path,
-            float(similarities[i]),
+            ids[i],
+            rows[ids[i]].path,
+            float(found.similarities[i]),
             float(scores[i]),
             bool(scores[i] >= LIKELY),
-            rows[int(ids[i])].columns,
+            rows[ids[i]].columns,
             curve.band(float(scores[i])),
+            box=found.box(i),
+            inliers=found.inliers(i),
         )
         for i in good
-        if int(ids[i]) in rows
+        if ids[i] in rows
     ]
 
 

@@ -20,6 +20,7 @@ from insclr.files import content_hash
 from insclr.model.device import describing_autocast
 from insclr.model.model_file import Model
 from insclr.retrieval.describer import ModelDescriber
+from insclr.retrieval.store import Regions
 from insclr.retrieval.store.database import connect, explained
 
 _BATCH = 32  # views a forward pass
@@ -29,16 +30,21 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS features (hash TEXT PRIMARY KEY, rows BLOB
 class FeatureDescriber(ModelDescriber):
     """Describes files as `ModelDescriber` does, and keeps the pooled features of their views by content.
 
-    They are in half precision, in a database named by the weights that made them.
+    They are in half precision, in a database named by the weights that made them. Regions come from whole maps, which
+    are not kept, nor are features at another `size` than the model's own: such files are always described anew.
     """
 
-    def __init__(self, name: str, model: Model, folder: Path, workers: int = -1) -> None:
-        super().__init__(name, model, workers)
+    def __init__(self, name: str, model: Model, folder: Path, workers: int = -1, size: int = 0) -> None:
+        super().__init__(name, model, workers, size)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"views-{_digest(model)}.sqlite"
 
-    def files(self, images: ImageList, skipped: Skipped) -> tuple[Descriptors, list[str]]:
+    def files(
+        self, images: ImageList, skipped: Skipped, regions: list[Regions] | None = None
+    ) -> tuple[Descriptors, list[str]]:
         """Unit descriptors (images, dim) and content hashes; the row of an unreadable file is zero."""
+        if regions is not None or self.size:
+            return super().files(images, skipped, regions)
         descriptors = np.zeros((len(images), self.dim), dtype=np.float32)
         hashes = [""] * len(images)
         with explained(self._file), closing(connect(self._file)) as rows:

@@ -81,6 +81,10 @@ class MatchAnswer(PictureAnswer):
     band: Literal["sure", "maybe", "other"] = Field(description="what the score means")
     is_query: bool = Field(description="the photo that was searched for: no answer, and not counted")
     copies: list[str] = Field(description="paths of further results that show the same photo")
+    box: list[float] | None = Field(
+        None, description="where the thing is, if that is known: x1, y1, x2, y2 as fractions of the picture"
+    )
+    inliers: int | None = Field(default=None, description="matched points that prove it; null: not verified")
 
 
 class SearchAnswer(BaseModel):
@@ -113,6 +117,8 @@ def match_answer(store: int, match: Match, root: str = "", thing: str = "") -> M
         band=match.band,
         is_query=match.is_query,
         copies=list(match.copies),
+        box=None if match.box is None else [round(side, 4) for side in match.box],
+        inliers=match.inliers,
         thing=thing,
     )
 

@@ -31,10 +31,12 @@ from insclr.web.decode_pool import Busy
 from insclr.web.load import Full
 from insclr.web.originals import original_response
 from insclr.web.queries import (
+    QueryImages,
     UploadQuery,
     describe_queries,
     parse_boxes,
     parse_row,
+    query_details,
     require_few_pixels,
 )
 from insclr.web.request_checks import RETRY
@@ -97,7 +99,10 @@ def about(served: Offer) -> AboutAnswer:
         top=MAX_TOP,
     )
     return AboutAnswer(
-        stores=stores, rerankers=sorted(RERANKERS), limits=limits, originals=settings.originals
+        stores=stores,
+        rerankers=sorted([*RERANKERS, "geometric"]),
+        limits=limits,
+        originals=settings.originals,
     )
 
 
@@ -116,18 +121,23 @@ async def search(
     where: Annotated[str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")] = "",
     rerank: Text = "",
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
+    ranking: Annotated[
+        Literal["global", "regions", "asmk"], Form(description="whole pictures or parts")
+    ] = "global",
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     limits = served.settings
     count = len(pictures) + len(rows)
     if not 1 <= count <= limits.max_queries:
         raise Refused(422, f"give 1 to {limits.max_queries} queries (pictures and rows), not {count}")
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate)
+    asked = Search(
+        top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate, ranking=ranking
+    )
     upload_boxes = parse_boxes(boxes, len(pictures))
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
     query = _Query(store, asked, uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
     gone = threading.Event()
-    if not uploads and not any(row_boxes):
+    if not (uploads or any(row_boxes) or asked.verifier or asked.ranking == "asmk"):
         return await run_in_threadpool(_answer, served, query, gone)
     # Decoding waits for its turn in a thread: only so many may do so, or none would be left for other requests.
     try:
@@ -152,24 +162,19 @@ def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswe
     home, limits = served.store(query.store), served.settings
     rows = [parse_row(served, ref, box) for ref, box in zip(query.rows, query.row_boxes, strict=True)]
     require_few_pixels(query.uploads, limits.max_pixels, limits.max_request_pixels)
-    descriptors = describe_queries(
-        home,
-        query.uploads,
-        rows,
-        fractions=query.fractions,
-        decoders=served.decoders,
-        max_pixels=limits.max_pixels,
-        gone=gone,
-    )
+    images = QueryImages(served.decoders, query.fractions, limits.max_pixels, gone)
+    regions = query.asked.ranking == "regions"
+    descriptors = describe_queries(home, query.uploads, rows, images, own_size=regions)
+    details = query_details(home, query.asked, query.uploads, rows, images)
     own = {one.row.image.hash for one in rows if one.box is None}
     own |= {content_hash(one.content) for one in query.uploads if one.box is None}
-    matches = search_set(home.store, descriptors, query.asked, own=own)
+    matches = search_set(home.store, descriptors, query.asked, details, own=own)
     names = home.said.names([match.id for match in matches])
     return SearchAnswer(
         store=query.store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
-        reranked=bool(query.asked.rerank),
+        reranked=bool(query.asked.rerank) or query.asked.ranking == "asmk",
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[
             match_answer(query.store, match, limits.root_path, names.get(match.id, "")) for match in matches

@@ -4,14 +4,20 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
+from insclr.retrieval.describer import CellDescriber
+from insclr.retrieval.local.features import LONGEST
+from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
+from insclr.retrieval.local.verification import QueryParts, query_parts
+from insclr.retrieval.search import Search
 from insclr.retrieval.store import Row
 from insclr.web.decode_pool import DecodedImage, DecodePool
 from insclr.web.served import Refused, Served, ServedStore
@@ -89,39 +95,88 @@ def describe_queries(
     store: ServedStore,
     uploads: Sequence[UploadQuery],
     rows: Sequence[RowQuery],
+    images: "QueryImages",
     *,
-    fractions: bool,
-    decoders: DecodePool,
-    max_pixels: int,
-    gone: threading.Event,
+    own_size: bool = False,
 ) -> Descriptors:
     """The descriptors (queries, dim) of all queries; a row of the same store needs no network.
 
     Pictures are decoded and described one by one, so that a request holds one at a time.
     """
     stored = [one.row for one in rows if one.home is store and one.box is None]
+    others = [one for one in rows if one.home is not store or one.box is not None]
     parts: list[Descriptors] = []
     try:
         if stored:
             parts.append(store.descriptors_of(stored))
     except KeyError:
         raise Refused(404, "a picture of the query is no longer in the store") from None
-
-    def describe(source: bytes | Path, box: Box | None, limit: int) -> None:
-        part = None if box is None else _extent(source, box, fractions)
-        found = decoders.pixels(source, store.describer.longest, part=part, max_pixels=limit, gone=gone)
-        inside = _box_in_pixels(box, found.whole, fractions)
-        scaled = None if inside is None else _scaled(inside, found)
-        parts.append(store.describer.images([found.image], [scaled]))
-
-    for upload in uploads:
-        with _refused(415, "the upload cannot be used as a picture"):
-            describe(upload.content, upload.box, max_pixels)
-    for row in rows:
-        if row.home is not store or row.box is not None:
-            with _refused(404, f"{row.row.image.path} cannot be read"):
-                describe(row.home.file(row.row), row.box, MAX_PIXELS)
+    for image, box in images.each(uploads, others, store.describer.longest):
+        parts.append(store.describer.images([image], [box], own_size=own_size))
     return np.concatenate(parts)
+
+
+def query_details(
+    home: ServedStore,
+    asked: Search,
+    uploads: Sequence[UploadQuery],
+    rows: Sequence[RowQuery],
+    images: "QueryImages",
+) -> QueryDetails:
+    """What the ranking and the verifier need of the queries besides their descriptors."""
+    found = NO_DETAILS
+    if asked.verifier == "geometric":
+        found = replace(found, parts=local_queries(uploads, rows, images))
+    if asked.ranking == "asmk":
+        describer = home.describer
+        if not isinstance(describer, CellDescriber):
+            raise Refused(400, "this server cannot rank by asmk")
+        each = images.each(uploads, rows, describer.cells_longest)
+        found = replace(found, cells=[describer.cells([image], [box])[0] for image, box in each])
+    return found
+
+
+def local_queries(
+    uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], images: "QueryImages"
+) -> list[QueryParts]:
+    """The local features of all queries; those kept of a whole row need no decoding."""
+    parts = [query_parts(image, box) for image, box in images.each(uploads, [], LONGEST)]
+    for row in rows:
+        kept = row.home.local_features(row.row) if row.box is None else None
+        if kept is not None:
+            parts.append(QueryParts(kept))
+        else:
+            parts += [query_parts(image, box) for image, box in images.each([], [row], LONGEST)]
+    return parts
+
+
+@dataclass(frozen=True)
+class QueryImages:
+    """Decodes the images of queries, one at a time."""
+
+    decoders: DecodePool
+    fractions: bool  # boxes are fractions of the image rather than pixels
+    max_pixels: int  # of an upload
+    gone: threading.Event | None = None
+
+    def each(
+        self, uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], longest: int
+    ) -> Iterator[tuple[Image.Image, Box | None]]:
+        """Every query's image, of which `longest` is wanted, and its box in pixels of that."""
+        for upload in uploads:
+            with _refused(415, "the upload cannot be used as a picture"):
+                yield self._decoded(upload.content, upload.box, longest, self.max_pixels)
+        for row in rows:
+            with _refused(404, f"{row.row.image.path} cannot be read"):
+                yield self._decoded(row.home.file(row.row), row.box, longest, MAX_PIXELS)
+
+    def _decoded(
+        self, source: bytes | Path, box: Box | None, longest: int, limit: int
+    ) -> tuple[Image.Image, Box | None]:
+        part = None if box is None else _extent(source, box, self.fractions)
+        found = self.decoders.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
+        inside = _box_in_pixels(box, found.whole, self.fractions)
+        return found.image, None if inside is None else _scaled(inside, found)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from insclr.data.formats import on_disk
 from insclr.files import is_there, whole_file
 from insclr.retrieval.columns import Column, columns_of
 from insclr.retrieval.describer import Describer
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
 from insclr.web.decode_pool import DecodePool
@@ -63,6 +65,15 @@ class ServedStore:
     def descriptors_of(self, rows: Sequence[Row]) -> Descriptors:
         """The stored descriptors of rows."""
         return self.store.descriptors([row.id for row in rows])
+
+    def local_features(self, row: Row) -> LocalFeatures | None:
+        """The local features kept of a row's picture; None where there are none."""
+        kept = KeptParts(self.store.parts)
+        try:
+            found = kept.read("sift", [row.image.hash]).get(row.image.hash)
+        finally:
+            kept.close()
+        return None if found is None else LocalFeatures.from_bytes(found)
 
     def cutoff(self) -> float:
         """The cosine of the calibrated cut-off."""

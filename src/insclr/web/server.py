@@ -38,6 +38,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr.web.served import Served
     from insclr.web.teach import teach_api
     from insclr.web.things import things_api
+    from insclr.web.why import why_api
 
     settings = settings or ServeSettings()
 
@@ -66,7 +67,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.state.learning = Learning(served)
-    for router in (api, things_api, teach_api):
+    for router in (api, why_api, things_api, teach_api):
         app.include_router(router)
     _explain_errors(app)
     _tell_state(app, served)

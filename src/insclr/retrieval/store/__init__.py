@@ -5,14 +5,27 @@ from pathlib import Path
 from insclr.retrieval.store.journal import Entry, new_entry
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
-from insclr.retrieval.store.rows import IndexedImage, Neighbours, Row, Store, StoreInfo, StoreUnavailable
+from insclr.retrieval.store.rows import (
+    MAX_REGIONS,
+    IndexedImage,
+    NearestRegions,
+    Neighbours,
+    Regions,
+    Row,
+    Store,
+    StoreInfo,
+    StoreUnavailable,
+)
 from insclr.retrieval.store.where import Condition, parse_where
 
 __all__ = [
+    "MAX_REGIONS",
     "Condition",
     "Entry",
     "IndexedImage",
+    "NearestRegions",
     "Neighbours",
+    "Regions",
     "Row",
     "Store",
     "StoreInfo",
@@ -36,6 +49,7 @@ def create_store(uri: str | Path, info: StoreInfo) -> Store:
     )
     try:
         store.info.refuse_other_model(info.fingerprint, store.uri)
+        store.info.refuse_other_size(info.size, store.uri)
     except BaseException:
         store.close()
         raise

@@ -11,6 +11,10 @@ from typing import Any
 from insclr.errors import UserError
 
 
+class DamagedFile(UserError):
+    """A file that holds no rows of ours."""
+
+
 def connect(file: Path) -> sqlite3.Connection:
     """Open the database, making it where there is none; UserError when it cannot be one."""
     options: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "isolation_level": None}
@@ -63,4 +67,4 @@ def explained(file: Path) -> Iterator[None]:
 
 def damaged(file: Path, error: Exception) -> UserError:
     """What to say of a file that holds no rows of ours."""
-    return UserError(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")
+    return DamagedFile(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")

@@ -20,11 +20,25 @@ from insclr.lock import only_writer
 from insclr.retrieval.store.database import connect, damaged, explained
 from insclr.retrieval.store.journal import Entry, parse_entry
 from insclr.retrieval.store.nearest import NearestRows
-from insclr.retrieval.store.rows import IndexedImage, Neighbours, Row, StoreInfo, check_descriptors
+from insclr.retrieval.store.regions import SCHEMA as REGIONS_SCHEMA
+from insclr.retrieval.store.regions import RegionRows, no_regions, read_regions, write_regions
+from insclr.retrieval.store.rows import (
+    IndexedImage,
+    NearestRegions,
+    Neighbours,
+    Regions,
+    Row,
+    StoreInfo,
+    check_descriptors,
+)
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _ROWS = "rows.sqlite"
-_OWN_FILES = {_ROWS, f"{_ROWS}-wal", f"{_ROWS}-shm", "writer.lock", "cache"}
+_PARTS = "parts.sqlite"
+_OWN_FILES = {
+    *(f"{name}{ending}" for name in (_ROWS, _PARTS) for ending in ("", "-wal", "-shm")),
+    *("writer.lock", "cache"),
+}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS pictures (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -63,6 +77,7 @@ class LocalStore:
             )
         self.uri = str(folder)
         self.cache = folder / "cache"
+        self.parts = folder / _PARTS
         self._folder = folder
         self._file = folder / _ROWS
         self._lock = threading.RLock()
@@ -70,6 +85,7 @@ class LocalStore:
         self._loaded_version = ""
         self._load_again_at = 0.0
         self._filters: dict[Condition, NDArray[np.bool_]] = {}
+        self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
         self._rows = connect(self._file)
         try:
             self.info = self._read_info()
@@ -89,13 +105,10 @@ class LocalStore:
                     f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
                 )
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(
-            {"model": info.model, "fingerprint": info.fingerprint, "dim": info.dim, "root": str(info.root)}
-        )
         rows = connect(folder / _ROWS)
         with explained(folder / _ROWS), contextlib.closing(rows):
-            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (text,))
+            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} COMMIT;")
+            rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (info.to_json(),))
         sync_folder(folder)
         return cls(folder)
 
@@ -103,13 +116,20 @@ class LocalStore:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
         return only_writer(self._folder / "writer.lock", wait)
 
-    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+    def upsert(
+        self,
+        images: Sequence[IndexedImage],
+        descriptors: Descriptors,
+        regions: Sequence[Regions] | None = None,
+    ) -> None:
         """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
         halves = check_descriptors(descriptors, len(images), self.info.dim).astype("<f2")
         with self._transaction(images) as rows:
             rows.executemany(
                 _UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(images, halves, strict=True)]
             )
+            if regions is not None:
+                write_regions(rows, [one.path for one in images], regions, self.info.dim)
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         """Change everything but the descriptor of rows that exist."""
@@ -161,6 +181,49 @@ class LocalStore:
         """The `top` nearest rows of every query, among those that meet `where`."""
         nearest = self._loaded()
         return nearest.search(queries, top, None if where is None else self._allowed(nearest, where))
+
+    def has_regions(self) -> bool:
+        """Whether any row has regions."""
+        # A database made by an older version has no table of them.
+        table = self._select("SELECT 1 FROM sqlite_master WHERE name = 'regions'")
+        return bool(table and self._select("SELECT 1 FROM regions LIMIT 1"))
+
+    def region_ids(self) -> Ids:
+        """The ids of the rows that have regions, ascending."""
+        if not self.has_regions():
+            return np.zeros(0, np.int64)
+        found = self._select("SELECT picture FROM regions ORDER BY picture")
+        return np.array([row[0] for row in found], dtype=np.int64)
+
+    def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
+        """The regions of these ids in this order; empty for a row that has none."""
+        found: dict[int, Regions] = {}
+        for start in range(0, len(ids) if self.has_regions() else 0, 500):
+            part = [int(one) for one in ids[start : start + 500]]
+            places = ",".join("?" * len(part))
+            for id_, boxes, vectors in self._select(
+                f"SELECT picture, boxes, vectors FROM regions WHERE picture IN ({places})", part
+            ):
+                found[id_] = read_regions(boxes, vectors, self.info.dim)
+        return [found.get(int(one)) or no_regions(self.info.dim) for one in ids]
+
+    def search_regions(
+        self, queries: Descriptors, top: int, where: Condition | None = None
+    ) -> NearestRegions:
+        """The `top` nearest regions of every query, among those of rows that meet `where`."""
+        nearest = self._loaded()
+        with self._lock:
+            version = self._loaded_version
+            if self._region_rows is None or self._region_rows[0] != version:
+                found = self._select("SELECT * FROM regions ORDER BY picture") if self.has_regions() else []
+                try:
+                    kept = RegionRows(found, self.info.dim, self.cache / f"regions-{version}.faiss")
+                except ValueError as error:
+                    raise damaged(self._file, error) from error
+                self._region_rows = version, kept
+            regions = self._region_rows[1]
+        allowed = None if where is None else nearest.ids[self._allowed(nearest, where)]
+        return regions.search(queries, top, allowed)
 
     def note(self, name: str) -> str | None:
         """A text kept with the rows."""
@@ -227,8 +290,7 @@ class LocalStore:
 
     def _read_info(self) -> StoreInfo:
         try:
-            found = json.loads(self.note("info") or "")
-            return StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+            return StoreInfo.from_json(self.note("info") or "")
         except (ValueError, TypeError, KeyError) as error:
             raise damaged(self._file, error) from error
 

@@ -14,9 +14,12 @@ import numpy as np
 from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
 from insclr.retrieval.store.journal import Entry, parse_entry
+from insclr.retrieval.store.milvus_regions import MilvusRegions
 from insclr.retrieval.store.rows import (
     IndexedImage,
+    NearestRegions,
     Neighbours,
+    Regions,
     Row,
     StoreInfo,
     StoreUnavailable,
@@ -46,11 +49,15 @@ class MilvusStore:
                 raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
             self._client.load_collection(self._name)
             self._client.load_collection(self._notes)
-        found = json.loads(self.note("info") or "null")
+        found = self.note("info")
         if found is None:
             raise UserError(f"the store at {uri} was left half made: run `insclr index` again")
-        self.info = StoreInfo(found["model"], found["fingerprint"], int(found["dim"]), Path(found["root"]))
+        self.info = StoreInfo.from_json(found)
+        self._regions = MilvusRegions(
+            self._client, f"{self._name}_regions", self.info.dim, lambda: _speaking(uri)
+        )
         self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+        self.parts = self.cache / "parts.sqlite"
 
     @classmethod
     def create(cls, uri: str, info: StoreInfo) -> "MilvusStore":
@@ -62,15 +69,9 @@ class MilvusStore:
             if not client.has_collection(f"{name}_notes"):
                 _create_notes(client, f"{name}_notes")
             if not client.get(f"{name}_notes", ids=["info"], output_fields=["text"]):
-                text = json.dumps(
-                    {
-                        "model": info.model,
-                        "fingerprint": info.fingerprint,
-                        "dim": info.dim,
-                        "root": str(info.root),
-                    }
+                client.upsert(
+                    f"{name}_notes", [{"name": "info", "text": info.to_json(), "unused": [0.0, 0.0]}]
                 )
-                client.upsert(f"{name}_notes", [{"name": "info", "text": text, "unused": [0.0, 0.0]}])
         client.close()
         return cls(uri)
 
@@ -86,12 +87,19 @@ class MilvusStore:
         """Nothing to hold: writes of the same row are the same write, from wherever they come."""
         return nullcontext()
 
-    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
+    def upsert(
+        self,
+        images: Sequence[IndexedImage],
+        descriptors: Descriptors,
+        regions: Sequence[Regions] | None = None,
+    ) -> None:
         """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
         descriptors = check_descriptors(descriptors, len(images), self.info.dim)
         rows = [
             _entity(one) | {"vector": descriptor} for one, descriptor in zip(images, descriptors, strict=True)
         ]
+        # Regions first: a run that is killed in between leaves the rows as they were, and the next run writes both.
+        self._regions.replace(rows, regions)
         with _speaking(self.uri):
             for start in range(0, len(rows), _PART):
                 self._client.upsert(self._name, rows[start : start + _PART])
@@ -102,10 +110,12 @@ class MilvusStore:
         existing = {row.id for row in self.rows([id_of(one.path) for one in images])}
         images = [one for one in images if id_of(one.path) in existing]
         if images:
-            self.upsert(images, self.descriptors([id_of(one.path) for one in images]))
+            ids = [id_of(one.path) for one in images]
+            self.upsert(images, self.descriptors(ids), self.regions(ids))
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove the rows of these paths; paths that have none are ignored."""
+        self._regions.delete([id_of(path) for path in paths])
         with _speaking(self.uri):
             for start in range(0, len(paths), _PART):
                 self._client.delete(self._name, ids=[id_of(path) for path in paths[start : start + _PART]])
@@ -165,6 +175,24 @@ class MilvusStore:
             similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
         return Neighbours(ids, similarities)
 
+    def has_regions(self) -> bool:
+        """Whether any row has regions."""
+        return self._regions.there()
+
+    def region_ids(self) -> Ids:
+        """The ids of the rows that have regions, ascending."""
+        return self._regions.ids()
+
+    def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
+        """The regions of these ids in this order; empty for a row that has none."""
+        return self._regions.of(ids)
+
+    def search_regions(
+        self, queries: Descriptors, top: int, where: Condition | None = None
+    ) -> NearestRegions:
+        """The `top` nearest regions of every query, among those of rows that meet `where`."""
+        return self._regions.search(queries, top, "" if where is None else to_expression(where))
+
     def note(self, name: str) -> str | None:
         """A text kept with the rows."""
         with _speaking(self.uri):
@@ -214,6 +242,7 @@ class MilvusStore:
             if self._wrote:
                 with _speaking(self.uri):
                     self._client.flush(self._name, timeout=_BUILD)
+                self._regions.flush(_BUILD)
         finally:
             self._client.close()
 

@@ -1,17 +1,20 @@
 """What a store holds and what every engine of it can do."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Ids, Scores
+from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.errors import UserError
 from insclr.retrieval.store.journal import Entry
 from insclr.retrieval.store.where import Condition
+
+MAX_REGIONS = 7  # of one image: with its own descriptor eight vectors
 
 
 class StoreUnavailable(UserError):
@@ -26,6 +29,29 @@ class StoreInfo:
     fingerprint: str
     dim: int
     root: Path
+    size: int = 0  # side in pixels at which the images were described; 0: what the model remembers
+
+    def to_json(self) -> str:
+        """As a store keeps it."""
+        return json.dumps(asdict(self) | {"root": str(self.root)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "StoreInfo":
+        """What `to_json` gave; ValueError, TypeError or KeyError when it is something else."""
+        found = json.loads(text)
+        return cls(
+            found["model"],
+            found["fingerprint"],
+            int(found["dim"]),
+            Path(found["root"]),
+            int(found.get("size", 0)),
+        )
+
+    def refuse_other_size(self, size: int, uri: str) -> None:
+        """Raise UserError unless images are described at our size."""
+        if size != self.size:
+            made = f"--size {self.size}" if self.size else "the model's own size"
+            raise UserError(f"store {uri} was made with {made}: index with that, or into a new store")
 
     def refuse_other_model(self, fingerprint: str, uri: str) -> None:
         """Descriptors of two models cannot be compared: raise UserError unless the fingerprint is ours."""
@@ -63,6 +89,21 @@ class Neighbours(NamedTuple):
     similarities: Scores  # (queries, top) cosine
 
 
+class Regions(NamedTuple):
+    """Parts of one image with a descriptor each."""
+
+    boxes: Boxes  # (regions, 4) left, top, right, bottom, as fractions of the image
+    descriptors: Descriptors  # (regions, dim) unit rows
+
+
+class NearestRegions(NamedTuple):
+    """The most similar regions of every query, best first; a row stands there once for each of its regions."""
+
+    ids: Ids  # (queries, top) rows; -1 fills up
+    similarities: Scores  # (queries, top) cosine
+    boxes: Boxes  # (queries, top, 4)
+
+
 class Store(Protocol):
     """Durable rows with a descriptor each, and the search for the nearest ones.
 
@@ -73,12 +114,21 @@ class Store(Protocol):
     uri: str
     info: StoreInfo
     cache: Path  # a folder for what can be made again (thumbnails)
+    parts: Path  # the file of local features and the like, by the images' content
 
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
 
-    def upsert(self, images: Sequence[IndexedImage], descriptors: Descriptors) -> None:
-        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
+    def upsert(
+        self,
+        images: Sequence[IndexedImage],
+        descriptors: Descriptors,
+        regions: Sequence[Regions] | None = None,
+    ) -> None:
+        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids.
+
+        The regions that a replaced row had are gone; `regions` are the new ones, one entry a row.
+        """
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         """Change everything but the descriptor of rows that exist."""
@@ -106,6 +156,20 @@ class Store(Protocol):
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
+
+    def has_regions(self) -> bool:
+        """Whether any row has regions."""
+
+    def region_ids(self) -> Ids:
+        """The ids of the rows that have regions, ascending; empty in a store made without them."""
+
+    def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
+        """The regions of these ids in this order; empty for a row that has none."""
+
+    def search_regions(
+        self, queries: Descriptors, top: int, where: Condition | None = None
+    ) -> NearestRegions:
+        """The `top` nearest regions of every query, among those of rows that meet `where`."""
 
     def note(self, name: str) -> str | None:
         """A text kept with the rows (the calibration, for one)."""

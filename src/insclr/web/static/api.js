@@ -41,7 +41,12 @@ export async function reasonMissing(address) {
   return response.ok ? "" : explain(response.status, await response.json().catch(() => null));
 }
 
-export function search(query, options, signal) {
+let asked = []; // the query of the last search
+
+// What the last search was for.
+export const lastQuery = () => asked;
+
+function queryForm(query) {
   const form = new FormData();
   for (const item of query) {
     const box = item.box ? item.box.map((side) => side.toFixed(5)).join(",") : "";
@@ -54,6 +59,19 @@ export function search(query, options, signal) {
     }
   }
   form.append("box_unit", "fraction");
+  return form;
+}
+
+export function search(query, options, signal) {
+  asked = query;
+  const form = queryForm(query);
   for (const [name, value] of Object.entries(options)) form.append(name, value);
   return answer(fetch("api/search", { method: "POST", body: form, signal }));
+}
+
+// The points that the last query shares with a photo.
+export function why(ref) {
+  const form = queryForm(asked);
+  form.append("found", ref);
+  return answer(fetch("api/why", { method: "POST", body: form }));
 }

@@ -1,6 +1,7 @@
 // The results: tiles in the bands sure, maybe and other, what to do when there are none, and moving through them by keys.
 
 import { counted, element } from "./dom.js";
+import { whyButton } from "./why.js";
 
 const BANDS = [
   { name: "sure", title: "Sure", hint: "show the same thing" },
@@ -112,7 +113,8 @@ export class Results {
     };
     const add = control("add", "+", "Add to the query (a)", this.actions.add);
     const search = control("search", magnifier(), "Search from this photo (s)", this.actions.search);
-    return element("div", { class: "does" }, sample ? [add] : [add, search]);
+    const why = sample || match.is_query ? [] : [whyButton(match)]; // the query itself needs no reason
+    return element("div", { class: "does" }, sample ? [add] : [...why, add, search]);
   }
 
   buttons() {

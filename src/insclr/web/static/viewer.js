@@ -3,6 +3,7 @@
 import { reasonMissing } from "./api.js";
 import { byId, copyText, counted, element, toast } from "./dom.js";
 import { copiesOf } from "./results.js";
+import { explain } from "./why.js";
 import { Zoom } from "./zoom.js";
 
 const SAID = { sure: "sure", maybe: "maybe", other: "probably something else" };
@@ -18,6 +19,7 @@ export class Viewer {
     byId("zoom-out").addEventListener("click", () => this.zoom.by(1 / 1.6));
     byId("viewer-search").addEventListener("click", () => this.leave(actions.search));
     byId("viewer-add").addEventListener("click", () => this.leave(actions.add));
+    byId("viewer-why").addEventListener("click", () => explain(this.match));
     byId("copy-path").addEventListener("click", () => this.copyPath());
     byId("large").addEventListener("error", () => this.missing());
     byId("large").addEventListener("load", () => byId("viewer-stage").classList.remove("loading"));
@@ -76,6 +78,7 @@ export class Viewer {
     byId("large").alt = match.path;
     byId("large").src = match.picture;
     byId("facts-path").textContent = match.path;
+    byId("viewer-why").hidden = match.score === undefined || match.is_query; // only of what a search has found
     this.offerFile(this.actions.about().originals);
     byId("download").href = `${match.original}?download=true`;
     byId("original").href = match.original;

@@ -1,0 +1,147 @@
+"""Measure a model on labels by any ranking: whole images, regions or local descriptors, verified or not."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from insclr.data.decode import decode
+from insclr.data.labels import Labels
+from insclr.errors import UserError
+from insclr.evaluation.calibration import measure_calibration
+from insclr.evaluation.evaluate import evaluate_labels, readable_rows
+from insclr.evaluation.located import (
+    AsmkRanker,
+    CellVerifier,
+    GeometricVerifier,
+    GlobalRanker,
+    RegionRanker,
+    RowRanker,
+    RowVerifier,
+    evaluate_rows,
+)
+from insclr.evaluation.results import LabelResult
+from insclr.model.model_file import Model
+from insclr.progress import progress_bar, working
+from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local import dsm
+from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells, maps_by
+from insclr.retrieval.local.keep_asmk import SAMPLE
+from insclr.retrieval.local.ranking import verifier_name
+from insclr.retrieval.local.verification import image_features
+from insclr.retrieval.map_pooling import map_pooling
+from insclr.retrieval.rerank import Reranker
+from insclr.retrieval.store import Regions
+from insclr.retrieval.store.regions import no_regions
+
+_PART = 32  # images described at once
+
+
+def measure_labels(
+    model: Model,
+    labels: Labels,
+    reranker: Reranker | None = None,
+    *,
+    ranking: str = "global",
+    verifier: str = "",
+    region_size: int = 0,
+    allow_missing: bool = False,
+) -> LabelResult:
+    """Describe the labelled images and rank them.
+
+    `region_size` is the side at which index images are described for their regions; queries are described at the
+    model's own size, which is about that of a small thing in a large image. The score, which is made from the
+    descriptors of whole images, is measured too, except with regions.
+    """
+    vectors = describe_images(model, labels.images, boxes=labels.query_boxes)
+    if ranking == "global" and not verifier:
+        with working("ranking"):
+            return evaluate_labels(vectors, labels, reranker, allow_missing=allow_missing, calibration=True)
+    if reranker is not None:
+        raise UserError("A re-ranker of descriptors goes with --ranking global.")
+    rows, kept = readable_rows(vectors, labels, allow_missing=allow_missing)
+    labels = labels.subset(kept)
+    index = labels.role_ids("index")
+    ranker: RowRanker = GlobalRanker(rows, index)
+    if ranking == "regions":
+        ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
+    elif ranking == "asmk":
+        ranker = asmk_ranker(model, labels)
+    result = evaluate_rows(labels, ranker, _verifier(verifier_name(verifier), model, labels))
+    if ranking == "regions":
+        return result  # the score of a region is another one
+    with working("measuring the score"):
+        calibration, answered = measure_calibration(rows, labels)
+    return replace(result, calibration=calibration, answered=answered)
+
+
+def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
+    """Learn a vocabulary from the index images, and aggregate them and the queries."""
+    index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
+    sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
+    seen = {row: cells.descriptors for row, cells in _cells(model, labels, sample.tolist(), "vocabulary")}
+    codebook = learn_codebook(np.concatenate(list(seen.values())), len(index))
+    of_index, of_queries, place = {}, {}, set(index.tolist())
+    rest = [row for row in range(len(labels)) if row not in seen]
+    others = ((row, cells.descriptors) for row, cells in _cells(model, labels, rest, "local descriptors"))
+    for row, descriptors in itertools.chain(seen.items(), others):
+        if row in place:
+            of_index[row] = codebook.aggregate(descriptors)
+        if row in queries:
+            of_queries[row] = codebook.aggregate(descriptors, QUERY_WORDS)
+    return AsmkRanker(InvertedFile(codebook, [of_index[row] for row in index.tolist()]), of_queries)
+
+
+def _cells(model: Model, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
+    """The local descriptors of rows; all of them can be read, since they have been described."""
+    wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+    maps_of, pooling = maps_by(model.network), map_pooling(model.network)
+    with progress_bar(title, len(rows)) as bar:
+        for start in range(0, len(rows), _PART):
+            part = rows[start : start + _PART]
+            longest = round(wanted.size * max(SCALES))
+            images = [decode(labels.images.file(row), None if boxes[row] else longest) for row in part]
+            parts = [boxes[row] for row in part]
+            found = image_cells(maps_of, pooling, images, size=wanted.size, fit=wanted.fit, boxes=parts)
+            yield from zip(part, found, strict=True)
+            bar.advance(len(part))
+
+
+def _verifier(name: str, model: Model, labels: Labels) -> RowVerifier | None:
+    if not name:
+        return None
+    if name == "dsm":
+        wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+
+        @functools.cache
+        def cells(row: int) -> Cells:
+            longest = None if boxes[row] else round(wanted.size * max(dsm.SCALES))
+            (found,) = image_cells(
+                maps_by(model.network),
+                map_pooling(model.network),
+                [decode(labels.images.file(row), longest)],
+                size=wanted.size,
+                fit=wanted.fit,
+                boxes=[boxes[row]],
+                scales=dsm.SCALES,
+                most=dsm.MAX_CELLS,
+            )
+            return found
+
+        return CellVerifier(cells)
+    return GeometricVerifier(image_features(labels.images, labels.query_boxes))
+
+
+def _regions(model: Model, labels: Labels, size: int) -> list[Regions]:
+    """The regions of the index rows; the others have none."""
+    index = labels.role_ids("index")
+    settings = model.recipe.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
+    found: list[Regions] = []
+    describe_images(model, labels.images.subset(index.tolist()), settings, regions=found)
+    regions = [no_regions(model.network.dim)] * len(labels)
+    for row, one in zip(index.tolist(), found, strict=True):
+        regions[row] = one
+    return regions

@@ -1,0 +1,116 @@
+"""Local features of an image: SIFT points with RootSIFT descriptors, few and small enough to keep for every image."""
+
+import struct
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from insclr.data.decode import Box, crop_box
+from insclr.errors import UserError
+
+MAX_FEATURES = 400  # of one image: at most 54,408 bytes
+LONGEST = 640  # pixels: larger images are shrunk before points are looked for
+_LEAST_SIDE = 16  # pixels: below, there is nothing to find
+_CONTRAST = 0.02  # half of OpenCV's: the cap keeps the strongest, and dull photos have few others
+_LEVELS = 512.0  # of a descriptor's byte; entries above a half are clipped
+_HEAD = struct.Struct("<II")
+_POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "<f2"), ("angle", "<u2")])
+
+
+@dataclass(frozen=True)
+class LocalFeatures:
+    """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size."""
+
+    extent: tuple[float, float]  # width and height: the longer one is 1
+    points: NDArray[np.float32]  # (n, 2) x, y
+    scales: NDArray[np.float32]  # (n,)
+    angles: NDArray[np.float32]  # (n,) radians
+    descriptors: NDArray[np.uint8]  # (n, 128)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def to_bytes(self) -> bytes:
+        """136 bytes a point and 8 more."""
+        points = np.empty(len(self), _POINT)
+        points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
+        points["scale"] = self.scales
+        points["angle"] = np.rint(self.angles % (2 * np.pi) * (65535 / (2 * np.pi)))
+        head = _HEAD.pack(*(round(side * 65535) for side in self.extent))
+        return head + points.tobytes() + self.descriptors.tobytes()
+
+    @classmethod
+    def from_bytes(cls, kept: bytes) -> "LocalFeatures":
+        """What `to_bytes` gave; ValueError when it is something else."""
+        count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
+        if rest or count < 0:
+            raise ValueError(f"{len(kept)} bytes are no local features")
+        width, height = _HEAD.unpack_from(kept)
+        points = np.frombuffer(kept, _POINT, count, _HEAD.size)
+        descriptors = np.frombuffer(kept, np.uint8, count * 128, _HEAD.size + points.nbytes)
+        return cls(
+            (width / 65535, height / 65535),
+            np.stack([points["x"], points["y"]], 1).astype(np.float32) / np.float32(65535),
+            points["scale"].astype(np.float32),
+            points["angle"].astype(np.float32) * np.float32(2 * np.pi / 65535),
+            descriptors.reshape(count, 128),
+        )
+
+
+def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeatures:
+    """The strongest points of an image; none for one that is tiny or of one colour.
+
+    With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone,
+    enlarged as far as LONGEST, since a small thing has few points in a small picture.
+    """
+    whole = image
+    if box is not None:
+        image = crop_box(image, box)
+    shrunk = min(1.0, LONGEST / max(image.size))
+    side = max(1, round(image.width * shrunk)), max(1, round(image.height * shrunk))
+    unit = float(max(whole.size))
+    extent = whole.width / unit, whole.height / unit
+    if min(side) < _LEAST_SIDE:
+        return _none(extent)
+    grey = np.asarray(image.convert("L").resize(side, Image.Resampling.BILINEAR))
+    cv2 = require_opencv()
+    found, raw = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST).detectAndCompute(
+        grey, None
+    )
+    if raw is None or not len(found):
+        return _none(extent)
+    strongest = np.argsort([-point.response for point in found], kind="stable")[:MAX_FEATURES]
+    found, raw = [found[i] for i in strongest], raw[strongest]
+    ratio = image.width / side[0] / unit  # units of the whole image in a pixel of the shrunk part
+    offset = np.array([max(0, round(edge)) for edge in box[:2]] if box is not None else (0, 0)) / unit
+    points = np.array([point.pt for point in found], np.float32) * ratio + offset
+    return LocalFeatures(
+        extent,
+        points.astype(np.float32),
+        np.array([point.size * ratio for point in found], np.float32),
+        np.radians(np.array([point.angle for point in found], np.float32)),
+        root_sift(raw),
+    )
+
+
+def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Square roots of the shares of a SIFT histogram (Arandjelovic 2012), a byte each."""
+    shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
+    return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
+
+
+def require_opencv() -> Any:
+    """OpenCV; a UserError that says how to get it where it is missing."""
+    try:
+        return import_module("cv2")
+    except ImportError:
+        raise UserError("geometric verification needs OpenCV: pip install 'insclr[geometry]'") from None
+
+
+def _none(extent: tuple[float, float]) -> LocalFeatures:
+    nothing = np.zeros(0, np.float32)
+    return LocalFeatures(extent, np.zeros((0, 2), np.float32), nothing, nothing, np.zeros((0, 128), np.uint8))

@@ -1,0 +1,85 @@
+"""From maps of any engine to descriptors of their parts, with numpy: pooling as the network pools, then its head."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from insclr.arrays import Descriptors
+from insclr.errors import UserError
+from insclr.model.network import DescriptorNetwork
+from insclr.model.pooling import MAC, RMAC, ClassToken, GeM
+
+Maps = NDArray[np.float32]  # (batch, channels, height, width)
+Square = tuple[int, int, int]  # top, left, side, in cells of the map
+
+_SMALLEST = 1e-6
+
+
+@dataclass(frozen=True)
+class MapPooling:
+    """How a network makes a descriptor of a part of its map."""
+
+    p: float  # of the generalised mean: 1 is the average, infinity the maximum
+    unit: bool  # pooled features are brought to unit length before the head
+    head: Callable[[NDArray[np.float32]], Descriptors]  # (rows, channels) to unit rows (rows, dim)
+
+    def squares(self, maps: Maps, squares: list[Square]) -> Descriptors:
+        """Unit descriptors (batch, squares, dim) of squares of the maps."""
+        if math.isinf(self.p):
+            parts = [
+                maps[:, :, top : top + side, left : left + side].max((2, 3)) for top, left, side in squares
+            ]
+            pooled = np.stack(parts, 1)
+        else:
+            sums = _summed(np.maximum(maps, _SMALLEST) ** self.p)  # (batch, channels, height + 1, width + 1)
+            top, left, side = np.array(squares).T
+            whole = (
+                sums[:, :, top + side, left + side]
+                - sums[:, :, top, left + side]
+                - sums[:, :, top + side, left]
+                + sums[:, :, top, left]
+            )  # (batch, channels, squares)
+            pooled = (np.maximum(whole / side**2, _SMALLEST**self.p) ** (1 / self.p)).transpose(0, 2, 1)
+        return self.describe(pooled)
+
+    def whole(self, maps: Maps) -> Descriptors:
+        """Unit descriptors (batch, dim) of whole maps."""
+        if math.isinf(self.p):
+            return self.describe(maps.max((2, 3)))
+        return self.describe((np.maximum(maps, _SMALLEST) ** self.p).mean((2, 3)) ** (1 / self.p))
+
+    def describe(self, pooled: NDArray[np.floating]) -> Descriptors:
+        """Unit descriptors (..., dim) of pooled features (..., channels)."""
+        rows = np.ascontiguousarray(pooled.reshape(-1, pooled.shape[-1]), dtype=np.float32)
+        if self.unit:
+            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        found = np.asarray(self.head(rows), np.float32)
+        return found.reshape(*pooled.shape[:-1], found.shape[-1])
+
+
+def _summed(maps: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Sums over all cells above and left of each: any square's sum is four look-ups."""
+    sums = np.zeros((*maps.shape[:2], maps.shape[2] + 1, maps.shape[3] + 1))
+    sums[:, :, 1:, 1:] = maps.astype(np.float64).cumsum(2).cumsum(3)
+    return sums
+
+
+def map_pooling(network: DescriptorNetwork) -> MapPooling:
+    """How this network does it; UserError for one that does not pool its map."""
+    pooling = network.pooling
+    if isinstance(pooling, ClassToken):
+        raise UserError(
+            "A network that pools by its class token has no regions: choose a model with another pooling."
+        )
+    # A region of R-MAC is a maximum; the average is what is left.
+    p = float(pooling.p) if isinstance(pooling, GeM) else math.inf if isinstance(pooling, MAC | RMAC) else 1.0
+
+    @torch.inference_mode()
+    def head(pooled: NDArray[np.float32]) -> Descriptors:
+        return np.asarray(network.head(torch.from_numpy(pooled).to(network.device)).float().cpu().numpy())
+
+    return MapPooling(p, network.normalise_pooled, head)

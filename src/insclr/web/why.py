@@ -1,0 +1,127 @@
+"""Why a picture was found: the points that it shares with the query, and the box of the thing in it."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.geometry import MIN_INLIERS, verify
+from insclr.retrieval.local.verification import QueryParts
+from insclr.web.answers import Problem
+from insclr.web.decode_pool import Busy
+from insclr.web.load import Full
+from insclr.web.queries import (
+    QueryImages,
+    UploadQuery,
+    local_queries,
+    parse_boxes,
+    parse_row,
+    require_few_pixels,
+)
+from insclr.web.request_checks import RETRY
+from insclr.web.served import Refused, Served
+
+why_api = APIRouter(prefix="/api")
+
+_SAYS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The token is missing or wrong"},
+    404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
+    413: {"model": Problem, "description": "Too many bytes or pixels"},
+    415: {"model": Problem, "description": "Not a picture"},
+    422: {"model": Problem, "description": "A box or field that cannot be understood"},
+    503: {"model": Problem, "description": "The server is full: try again"},
+}
+
+Points = list[list[float]]
+
+
+class WhyAnswer(BaseModel):
+    """The geometry between a query and a found picture; all places are fractions of their picture."""
+
+    verified: bool
+    says: str = Field(description="the answer in words, for people")
+    inliers: int = 0
+    query: int = Field(default=0, description="which query it is about: uploads first, then rows")
+    query_points: Points = []
+    found_points: Points = Field(default=[], description="as many, in the same order")
+    transform: Points = Field(default=[], description="2 x 3, from the query to the found picture")
+    box: list[float] | None = Field(
+        default=None, description="of the thing in the found picture: x1, y1, x2, y2"
+    )
+
+
+@why_api.post("/why", responses=_SAYS)
+async def why(
+    request: Request,
+    found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],
+    pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
+    boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
+    rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
+    row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
+    box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+) -> WhyAnswer:
+    """The points of a query that are found again in a picture, where they agree on one transform."""
+    served: Served = request.app.state.served
+    count, most = len(pictures) + len(rows), served.settings.max_queries
+    if not 1 <= count <= most:
+        raise Refused(422, f"give 1 to {most} queries (pictures and rows), not {count}")
+    upload_boxes = parse_boxes(boxes, len(pictures))
+    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
+    of_rows = parse_boxes(row_boxes, len(rows))
+    try:
+        with served.uploads.held():
+            return await run_in_threadpool(
+                _answer, served, found, uploads, rows, of_rows, box_unit == "fraction"
+            )
+    except (Full, Busy):
+        raise Refused(503, "too many pictures are being compared: try again in a moment", RETRY) from None
+
+
+def _answer(
+    served: Served,
+    found: str,
+    uploads: list[UploadQuery],
+    refs: list[str],
+    row_boxes: list[tuple[float, float, float, float] | None],
+    fractions: bool,
+) -> WhyAnswer:
+    limits = served.settings
+    rows = [parse_row(served, ref, box) for ref, box in zip(refs, row_boxes, strict=True)]
+    require_few_pixels(uploads, limits.max_pixels, limits.max_request_pixels)
+    images = QueryImages(served.decoders, fractions, limits.max_pixels)
+    queries = local_queries(uploads, rows, images)
+    # The found picture's features are kept, or made now from its file.
+    (target,) = local_queries([], [parse_row(served, found, None)], images)
+    return _explained(queries, target.features)
+
+
+def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
+    geometries = [verify(query.features, target, query.outline) for query in queries]
+    inliers = [-1 if one is None else one.inliers for one in geometries]
+    best = inliers.index(max(inliers))
+    geometry = geometries[best]
+    if geometry is None:
+        return WhyAnswer(verified=False, says=_nothing(queries, target))
+    return WhyAnswer(
+        verified=True,
+        says=f"{geometry.inliers} points of the query are found again in this photo, in the same arrangement.",
+        inliers=geometry.inliers,
+        query=best,
+        query_points=geometry.query_points.round(4).tolist(),
+        found_points=geometry.found_points.round(4).tolist(),
+        transform=geometry.transform.round(5).tolist(),
+        box=[round(side, 4) for side in geometry.box],
+    )
+
+
+def _nothing(queries: list[QueryParts], target: LocalFeatures) -> str:
+    if not any(len(query.features) for query in queries):
+        return "The query has no points to match: it is of one colour, blurred or tiny."
+    if not len(target):
+        return "This photo has no points to match: it is of one colour, blurred or tiny."
+    return (
+        f"No {MIN_INLIERS} points of the query are found again in the same arrangement: "
+        "this photo was found by its overall look alone."
+    )

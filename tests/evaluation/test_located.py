@@ -1,0 +1,145 @@
+"""Rankings by parts: what they find, their boxes, and that they agree with the plain ranking where they must."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from insclr.cli import app, evaluation  # noqa: F401  (registers the command)
+from insclr.data.labels import Labels
+from insclr.errors import UserError
+from insclr.evaluation.evaluate import evaluate_labels
+from insclr.evaluation.located import GlobalRanker, RegionRanker, evaluate_rows, iou, true_boxes
+from insclr.retrieval.store import Regions
+from insclr_demo import draw_collection
+
+
+def unit(*shape: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def test_iou_by_hand() -> None:
+    assert iou((0, 0, 1, 1), (0, 0, 1, 1)) == 1
+    assert iou((0, 0, 0.5, 1), (0.5, 0, 1, 1)) == 0
+    assert iou((0, 0, 0.5, 1), (0.25, 0, 0.75, 1)) == pytest.approx(1 / 3)
+    assert iou((0.2, 0.2, 0.2, 0.2), (0.2, 0.2, 0.2, 0.2)) == 0
+
+
+def test_the_plain_ranking_is_measured_as_ever() -> None:
+    labels = Labels(Path(), tuple(map(str, range(30))), tuple(str(i % 5) for i in range(30)))
+    rows = unit(30, 8)
+    expected = evaluate_labels(rows, labels)
+    found = evaluate_rows(labels, GlobalRanker(rows, np.arange(30)))
+    assert found.map == pytest.approx(expected.map)
+    assert found.recall(1) == expected.recall(1)
+    assert (found.top == expected.top).all()
+    assert found.box_iou is None
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Labels:
+    """Two queries and four photos of 100 x 50 pixels; the thing is in the left half of each."""
+    for i in range(4):
+        Image.new("RGB", (100, 50), (40 * i, 90, 90)).save(tmp_path / f"{i}.png")
+    return Labels(
+        tmp_path,
+        ("q0.png", "q1.png", "0.png", "1.png", "2.png", "3.png"),
+        ("a", "b", "a", "b", "a", "b"),
+        ("query", "query", "index", "index", "index", "index"),
+        (None, None, (0, 0, 50, 50), (0, 0, 50, 50), (0, 0, 50, 50), (0, 0, 50, 50)),
+    )
+
+
+def test_the_best_region_decides_and_its_box_is_measured(busy: Labels) -> None:
+    a, b, nothing = np.eye(3, dtype=np.float32)
+    whole = np.stack([a, b, nothing, nothing, nothing, nothing])
+    left, right = (0, 0, 0.5, 1), (0.5, 0, 1, 1)
+    regions = [Regions(np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))] * 2
+    # Photos 0 to 2 have their thing on the left, as the labels say; of photo 3 the right part looks like it.
+    for thing, box in ((a, left), (b, left), (a, left), (b, right)):
+        regions.append(Regions(np.array([box, (0, 0, 1, 0.5)], np.float32), np.stack([thing, nothing])))
+    result = evaluate_rows(busy, RegionRanker(whole, regions, busy.role_ids("index")))
+    assert result.map == pytest.approx(100)
+    assert result.box_iou == pytest.approx((1 + 1 + 1 + 0) / 4)
+    assert result.boxes == 4
+    assert result.to_json()["box_iou"] == pytest.approx(75)
+    assert "75.00  mean IoU of 4 boxes" in result.table()
+    plain = evaluate_rows(busy, GlobalRanker(whole, busy.role_ids("index")))
+    assert plain.map < 100
+    assert plain.box_iou is None
+
+
+class Turned:
+    """A verifier that turns the results around and knows the box in the last of them."""
+
+    def order(self, query: int, rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, list]:
+        assert len(rows) == len(scores)
+        assert query in (0, 1)
+        return np.arange(len(rows))[::-1], [*[None] * (len(rows) - 1), (0.0, 0.0, 0.25, 1.0)]
+
+
+def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_ranking(busy: Labels) -> None:
+    a, b, nothing = np.eye(3, dtype=np.float32)
+    whole = np.stack([a, b, nothing, nothing, nothing, nothing])
+    regions = [Regions(np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))] * 2
+    regions += [Regions(np.array([(0, 0, 0.5, 1)], np.float32), one[None]) for one in (a, b, a, b)]
+    result = evaluate_rows(busy, RegionRanker(whole, regions, busy.role_ids("index")), Turned())
+    # The two right photos now come third and fourth: precision 1/3 and 2/4. Boxes: the region's, and half of it.
+    assert result.map == pytest.approx(100 * (1 / 3 + 2 / 4) / 2)
+    assert result.box_iou == pytest.approx((1 + 0.5) / 2)
+
+
+def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
+    assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
+    assert busy.query_boxes == (None,) * 6
+
+
+def test_boxes_of_queries_are_what_is_searched_for(tmp_path: Path) -> None:
+    box = (0.0, 0.0, 1.0, 1.0)
+    both = Labels(tmp_path, ("a", "b"), ("x", "x"), None, (box, None))
+    assert both.query_boxes == (box, None)
+    roles = Labels(tmp_path, ("a", "b"), ("x", "x"), ("query", "index"), (box, box))
+    assert roles.query_boxes == (box, None)
+
+
+@pytest.mark.slow
+def test_every_ranking_is_measured_on_a_drawn_collection(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    drawn = draw_collection(tmp_path / "c", things=3, views=4, size=112, workers=1, clutter=True)
+    command = [
+        "evaluate",
+        "pretrained:efficientnet_lite0",
+        "--labels",
+        str(drawn / "labels.csv"),
+        "--size",
+        "96",
+    ]
+    for extra in (
+        ["--ranking", "regions", "--region-size", "224"],
+        ["--ranking", "asmk"],
+        ["--rerank", "geometric"],
+        ["--rerank", "dsm"],
+        ["--ranking", "regions", "--rerank", "geometric"],
+    ):
+        result = CliRunner().invoke(app, [*command, *extra])
+        assert result.exit_code == 0, result.output
+        assert "mAP" in result.output
+        if "regions" in extra:  # what matched points find depends on the drawing
+            assert "mean IoU" in result.output
+
+
+def test_rankings_by_parts_are_not_for_protocols(tmp_path: Path) -> None:
+    command = [
+        "evaluate",
+        "pretrained:efficientnet_lite0",
+        "--protocol",
+        "roxford5k",
+        "--root",
+        str(tmp_path),
+    ]
+    result = CliRunner().invoke(app, [*command, "--ranking", "asmk"])
+    assert isinstance(result.exception, UserError)
+    assert "measured with --labels" in str(result.exception)
