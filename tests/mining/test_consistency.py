@@ -86,3 +86,10 @@ def test_a_large_collection_is_judged_by_whole_neighbourhoods(monkeypatch: pytes
     assert part is not None
     assert part.believable == whole.believable
     assert abs(part.agreement - whole.agreement) < 0.2
+
+
+def test_a_small_collection_must_be_more_consistent() -> None:
+    # 0.25 of 300 images is less than 0.3; of 5,000 images 0.3 x 0.1 ^ 0.35 = 0.134 is enough.
+    assert not Consistency(0.5, 0.5, images=300).believable
+    assert Consistency(0.5, 0.5, images=5000).believable
+    assert not Consistency(0.25, 0.5, images=5000).believable

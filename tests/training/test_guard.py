@@ -29,5 +29,7 @@ def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_ot
     assert unsafe(Prepared({}, positive=many)) == ""
     assert unsafe(Prepared({})) == ""  # a method that mines in every step
     assert "only 0.00 safe pairs" in unsafe(Prepared({}, positive=few))
-    assert unsafe(Prepared({}, positive=many, consistency=Consistency(0.27, 0.7))) == ""
-    assert "same pose or place" in unsafe(Prepared({}, positive=many, consistency=Consistency(0.1, 0.4)))
+    assert unsafe(Prepared({}, positive=many, consistency=Consistency(0.6, 0.8, 1000))) == ""
+    assert "same pose or place" in unsafe(
+        Prepared({}, positive=many, consistency=Consistency(0.1, 0.4, 1000))
+    )
