@@ -121,7 +121,8 @@ def test_closing_the_photo_leaves_no_step_behind(page: Page, root: Path) -> None
     page.open_viewer(1)
     page.until(lambda: "view" in page.step())
     page.keys(Keys.ESCAPE)
-    page.until(lambda: "view" not in page.step())
+    page.until(lambda: "view" not in page.step() and not page.one("#viewer").is_displayed())
+    page.until(lambda: "view" not in page.script("return location.search") and page.settled())
     assert page.after(lambda: page.browser.back()) == start
 
 

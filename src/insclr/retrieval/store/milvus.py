@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -334,6 +335,7 @@ def _row(entity: dict[str, Any]) -> Row:
 def _connect(uri: str) -> tuple[Any, str]:
     try:
         from pymilvus import MilvusClient
+        from pymilvus.exceptions import MilvusException
     except ImportError:
         raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
     # Its own log repeats, with a traceback, every error that is raised to us anyway.
@@ -344,8 +346,15 @@ def _connect(uri: str) -> tuple[Any, str]:
         server, name = f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "insclr"
     if not name.isidentifier():
         raise UserError(f"{name!r} cannot name a Milvus collection: letters, digits and _ only")
+    began = time.monotonic()
     with _speaking(uri):
-        return MilvusClient(uri=server, timeout=_CONNECT), name
+        try:
+            return MilvusClient(uri=server, timeout=_CONNECT), name
+        except MilvusException:
+            if time.monotonic() - began > _CONNECT / 2:
+                raise
+            # A server closes connections that were idle ("too many pings"): a second attempt opens a new one.
+            return MilvusClient(uri=server, timeout=_CONNECT), name
 
 
 @contextmanager
