@@ -13,6 +13,7 @@ from PIL import Image
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
+from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
 from insclr.recipe import DescriptorRecipe
@@ -119,9 +120,9 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
     model = replace(model, recipe=model.recipe.with_(descriptor=settings))
-    describer = ModelDescriber(NAME, model, workers=0)
+    describer, engine = ModelDescriber(NAME, model, workers=0), TorchEngine(model.network)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
-        files = describe_with(model.network, images, **settings.model_dump(), boxes=boxes, workers=0).numpy()
+        files = describe_with(engine, images, **settings.model_dump(), boxes=boxes, workers=0)
         longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
         np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)

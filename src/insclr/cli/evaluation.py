@@ -1,7 +1,6 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,13 +13,12 @@ from insclr.cli.photos import Images
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
+    from insclr.arrays import Descriptors
     from insclr.data.decode import Box
     from insclr.data.images import ImageList
+    from insclr.engine.opened import OpenedModel
     from insclr.evaluation.protocol import RetrievalProtocol
     from insclr.evaluation.results import LabelResult, ProtocolResult
-    from insclr.model.model_file import Model
     from insclr.retrieval.rerank import Reranker
 
 
@@ -37,6 +35,13 @@ ModelName = Annotated[
 Size = Annotated[int, typer.Option(help="Side of the image in pixels; 0 = what the model remembers.")]
 Fit = Annotated[str, typer.Option(help="longest or square; empty = what the model remembers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino.",
+    ),
+]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -49,13 +54,15 @@ def embed(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
     from insclr.retrieval.descriptor_file import describe_to_file
 
-    found = _load(model, size, fit, scales, device)
-    typer.echo(describe_to_file(found, list_images(images), out, found.recipe.descriptor))
+    listed = list_images(images)
+    found = _load(model, size, fit, scales, device, engine)
+    typer.echo(describe_to_file(found, listed, out, found.descriptor))
 
 
 @app.command()
@@ -79,6 +86,7 @@ def evaluate(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
@@ -96,20 +104,20 @@ def evaluate(
     if labels is not None:
         truth = read_labels(labels)
         require_images(truth, allow_missing=allow_missing)
-        found = _load(model, size, fit, scales, device)
+        found = _load(model, size, fit, scales, device, engine)
         vectors = describe_images(found, truth.images, boxes=truth.boxes)
         result = evaluate_labels(vectors, truth, reranker, allow_missing=allow_missing)
     else:
         assert root is not None
         benchmark = load_protocol(protocol, root, ground_truth)
-        found = _load(model, size, fit, scales, device)
+        found = _load(model, size, fit, scales, device, engine)
         result = _on_benchmark(found, benchmark, distractors, reranker, allow_missing)
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
 
 
 def _on_benchmark(
-    model: "Model",
+    model: "OpenedModel",
     benchmark: "RetrievalProtocol",
     distractors: Path | None,
     reranker: "Reranker | None",
@@ -118,7 +126,7 @@ def _on_benchmark(
     from insclr.evaluation.evaluate import evaluate_protocol, read_distractors
     from insclr.retrieval.describe import describe_images
 
-    def describe(images: "ImageList", boxes: "Sequence[Box | None] | None") -> "Tensor":
+    def describe(images: "ImageList", boxes: "Sequence[Box | None] | None") -> "Descriptors":
         return describe_images(model, images, boxes=boxes)
 
     return evaluate_protocol(
@@ -145,6 +153,7 @@ def compare(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
@@ -161,7 +170,8 @@ def compare(
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
-        vectors = describe_images(_load(name, size, fit, scales, device), truth.images, boxes=truth.boxes)
+        found = _load(name, size, fit, scales, device, engine)
+        vectors = describe_images(found, truth.images, boxes=truth.boxes)
         results[name] = evaluate_labels(vectors, truth, allow_missing=allow_missing)
     comparison = compare_results(results, unit=by.value)
     typer.echo(comparison.table())
@@ -171,16 +181,17 @@ def compare(
         typer.echo(f"page    {page}")
 
 
-def _load(name: str, size: int, fit: str, scales: str, device: str) -> "Model":
-    """The model on its device; its recipe says how images are described, with the user's changes."""
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
+def _load(name: str, size: int, fit: str, scales: str, device: str, engine: str) -> "OpenedModel":
+    """The model by its engine, describing images as it remembers but for the user's changes."""
+    from insclr.engine.opened import open_model
     from insclr.retrieval.describe import descriptor_settings
 
-    found = resolve_model(name)
-    place(found.network, device)
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, scales)
-    return replace(found, recipe=found.recipe.with_(descriptor=settings))
+    return open_model(
+        name,
+        engine=engine,
+        device=device,
+        settings=lambda remembered: descriptor_settings(remembered, size, fit, scales),
+    )
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

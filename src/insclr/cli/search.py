@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import Device, ModelName
+from insclr.cli.evaluation import Device, EngineOption, ModelName
 from insclr.cli.photos import Images
 
 if TYPE_CHECKING:
@@ -29,20 +29,18 @@ def index(
         bool, typer.Option("--verify", help="Read every photo: size and time may be old, the content new.")
     ] = False,
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.cells import one_line
     from insclr.data.images import list_images
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
+    from insclr.engine.opened import open_model
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
 
-    found = resolve_model(model)
-    place(found.network, device)
-    report = index_images(
-        ModelDescriber(model, found), list_images(images), store, prune=prune, verify=verify
-    )
+    listed = list_images(images)
+    describer = ModelDescriber(model, open_model(model, engine=engine, device=device))
+    report = index_images(describer, listed, store, prune=prune, verify=verify)
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
@@ -62,13 +60,14 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     model: OwnModel = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Find every photo of the thing in a photo."""
     from insclr.retrieval.search import Search, search_files
 
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank)
     part = _parse_box(box) if box else None
-    for found in search_files(store, query, asked, box=part, model=model, device=device):
+    for found in search_files(store, query, asked, box=part, model=model, device=device, engine=engine):
         if as_json or query.is_dir():
             typer.echo(json.dumps(found.to_json()))
         else:
@@ -144,6 +143,7 @@ def serve(
     token: Annotated[str, typer.Option(hidden=True)] = "",
     model: OwnModel = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Search by photo in the browser."""
     from insclr.errors import UserError
@@ -165,7 +165,7 @@ def serve(
         names=tuple(one.lower() for one in name or ()),
         proxy=proxy,
     )
-    stores = open_served([store, *([before] if before else [])], [model], device)
+    stores = open_served([store, *([before] if before else [])], [model], device, engine)
     # Only a token that nobody has seen yet is shown.
     query = f"?token={settings.token}" if make_token else "?token=..." if settings.token else ""
     typer.echo(f"open {settings.address}{query} (Ctrl-C stops it)")

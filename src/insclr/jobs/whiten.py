@@ -8,6 +8,7 @@ from torch import nn
 from insclr.data.images import ImageList
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
+from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
@@ -29,13 +30,9 @@ def whiten_model(
     so that both are one linear map.
     """
     network, settings, skipped = model.network, model.recipe.descriptor, Skipped()
-    pooled = describe_with(
-        network,
-        images,
-        **settings.model_dump(),
-        skipped=skipped,
-        pooled=True,
-    )
+    engine = open_in_memory(model).engine
+    found = describe_with(engine, images, **settings.model_dump(), skipped=skipped, output="pooled")
+    pooled = torch.from_numpy(found)
     network.cpu()  # what is left is small
     readable = [i for i, path in enumerate(images.paths) if path not in skipped]
     with torch.no_grad():

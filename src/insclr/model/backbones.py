@@ -10,7 +10,6 @@ import torch
 from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
-from insclr import torchvision_import  # noqa: F401  (timm imports torchvision, which must be importable first)
 from insclr.errors import UserError
 from insclr.model.weights import (
     EMBEDDED,
@@ -20,8 +19,9 @@ from insclr.model.weights import (
     read_weights,
     require_finite,
 )
+from insclr.torchvision_import import import_timm
 
-import timm  # isort: skip
+timm: Any = import_timm()
 
 _TIMM_NAME = {EMBEDDED: "tf_efficientnet_lite0"}
 

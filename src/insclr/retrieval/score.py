@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from insclr.arrays import Ids, Scores
 from insclr.retrieval.store import Store
@@ -101,6 +100,8 @@ def fit_score_curve(store: Store, neighbours: int = NEIGHBOURS, seed: int = 0) -
     overlaps = np.array([_overlap(lists[a], lists[b]) for a, b in pairs])
     same = _overlap_of_the_same(queries, near, lists, overlaps, pair_similarities)
     strangers, unlike = _strangers(store, generator, queries, lists)
+    from scipy.optimize import isotonic_regression  # half a second that a search need not wait
+
     order = np.argsort(pair_similarities)
     bins = np.array_split(order, min(_BINS, max(1, len(order) // 20)))
     at = np.array([pair_similarities[part].mean() for part in bins])

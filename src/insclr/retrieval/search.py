@@ -13,8 +13,6 @@ from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
-from insclr.retrieval.rerank import Ranking
-from insclr.retrieval.rerank import rerank as reranker_named
 from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
@@ -90,6 +88,7 @@ def search_files(
     box: Box | None = None,
     model: str = "",
     device: str = "auto",
+    engine: str = "auto",
 ) -> Iterator[Found]:
     """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
@@ -100,7 +99,7 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        describer = describer_of(store.info, model, workers=0, device=device)
+        describer = describer_of(store.info, model, workers=0, device=device, engine=engine)
         for i, path in enumerate(images.paths):
             try:
                 image = decode(images.file(i), None if box else describer.longest)
@@ -156,6 +155,10 @@ def _reranked(
     store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
 ) -> tuple[Ids, Scores]:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
+    # Imported here: a plain search need not wait for what re-ranking computes with.
+    from insclr.retrieval.rerank import Ranking
+    from insclr.retrieval.rerank import rerank as reranker_named
+
     rerank = reranker_named(name)
     if len(ids) < 2:
         return ids, similarities

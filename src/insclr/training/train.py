@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from insclr.data.images import ImageList, list_images, require_usable, require_visible
 from insclr.data.labels import match_instances, read_labels
-from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
 from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
