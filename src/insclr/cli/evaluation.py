@@ -60,6 +60,7 @@ def embed(
     from insclr.data.images import list_images
     from insclr.retrieval.descriptor_file import describe_to_file
 
+    _require([model], device, engine)
     listed = list_images(images)
     found = _load(model, size, fit, scales, device, engine)
     typer.echo(describe_to_file(found, listed, out, found.descriptor))
@@ -91,18 +92,21 @@ def evaluate(
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
+
+    if (labels is None) == (not protocol) or (protocol and root is None):
+        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
+    # What can be wrong with the request is told before anything heavy is loaded.
+    _require([model], device, engine, rerank)
+    truth = read_labels(labels) if labels is not None else None
+
     from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.evaluation.protocols import load_protocol
     from insclr.retrieval.describe import describe_images
     from insclr.retrieval.rerank import rerank as find_reranker
 
-    if (labels is None) == (not protocol) or (protocol and root is None):
-        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
     reranker = find_reranker(rerank) if rerank else None
     result: LabelResult | ProtocolResult
-    # What can be wrong with the truth is told before the model is loaded.
-    if labels is not None:
-        truth = read_labels(labels)
+    if truth is not None:
         require_images(truth, allow_missing=allow_missing)
         found = _load(model, size, fit, scales, device, engine)
         vectors = describe_images(found, truth.images, boxes=truth.boxes)
@@ -159,14 +163,17 @@ def compare(
     """Models side by side with paired bootstrap intervals, and a page to look at."""
     from insclr.data.labels import read_labels
     from insclr.errors import UserError
+
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise UserError("Name two or more different models to compare.")
+    _require(models, device, engine)
+    truth = read_labels(labels)
+
     from insclr.evaluation.compare import compare as compare_results
     from insclr.evaluation.evaluate import evaluate_labels, require_images
     from insclr.report.comparison import write_comparison
     from insclr.retrieval.describe import describe_images
 
-    if len(models) < 2 or len(set(models)) < len(models):
-        raise UserError("Name two or more different models to compare.")
-    truth = read_labels(labels)
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name in models:
@@ -179,6 +186,18 @@ def compare(
     if page:
         write_comparison(comparison, page, models[0], models[-1])
         typer.echo(f"page    {page}")
+
+
+def _require(models: "Sequence[str]", device: str, engine: str, rerank: str = "") -> None:
+    """Refuse names that nothing has, before what bears them is loaded."""
+    from insclr.engine.choose import require_engine
+    from insclr.model.stored import find_model_file
+    from insclr.retrieval.reranker_names import require_reranker
+
+    require_engine(engine, device)
+    require_reranker(rerank)
+    for model in models:
+        find_model_file(model)
 
 
 def _load(name: str, size: int, fit: str, scales: str, device: str, engine: str) -> "OpenedModel":

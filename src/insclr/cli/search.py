@@ -35,9 +35,11 @@ def index(
     from insclr.data.cells import one_line
     from insclr.data.images import list_images
     from insclr.engine.opened import open_model
+    from insclr.model.stored import find_model_file
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import index_images
 
+    find_model_file(model)  # a wrong name is told before a large folder is listed
     listed = list_images(images)
     describer = ModelDescriber(model, open_model(model, engine=engine, device=device))
     report = index_images(describer, listed, store, prune=prune, verify=verify)
@@ -190,6 +192,9 @@ def demo(
     recipe: Annotated[str, typer.Option(help="The recipe to train with.")] = "fast",
 ) -> None:
     """See the whole job done on a drawn collection: train, before and after, index, report."""
+    from insclr.recipe import load_recipe
+
+    load_recipe(recipe)  # refuses a wrong name before a collection is drawn
     from insclr.jobs.demo import run_demo
 
     done = run_demo(out, recipe, typer.echo)

@@ -83,7 +83,8 @@ def open_engine(
         except (
             Exception
         ) as error:  # each engine has errors of its own; any of them means that it does not work
-            reason = f"the engine {name} does not start ({str(error).strip().splitlines()[:1] or error!r})"
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = f"the engine {name} does not start ({first})"
             if wanted != "auto":
                 raise UserError(f"{reason}: {_INSTALL[name]} again, or leave --engine out.") from error
             logger.warning("%s: another takes its place", reason)

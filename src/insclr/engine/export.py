@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,8 +118,9 @@ def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool
     device = next(module.parameters()).device
     made = io.BytesIO()
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # what they warn of is verified
+        # What it warns of is verified; of a layer that it does not know it would print the whole graph.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
             torch.onnx.export(
                 module,
                 (test_images(size, size, 2).to(device),),

@@ -1,8 +1,8 @@
 """OpenVINO as an engine. It compiles a graph for the processor; what it compiled is kept beside the graph."""
 
-import threading
 from collections.abc import Sequence
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 from insclr.engine.cache import EngineCache
@@ -31,14 +31,20 @@ class OpenVinoEngine(GraphEngine):
             # Where a processor has bf16, OpenVINO would take it: descriptors are to be those of torch.
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        self._compiled = _compiled(graph, options, cache, f"{threads}x{streams}")
-        self._own = threading.local()  # a request holds its inputs: every thread has one
+        compiled = _compiled(graph, options, cache, f"{threads}x{streams}")
+        self._requests: SimpleQueue[Any] = SimpleQueue()  # as many as can run at a time
+        for _ in range(streams):
+            self._requests.put(compiled.create_infer_request())
 
     def _infer(self, pixels: Features, needed: Sequence[str]) -> list[Features]:
-        if not hasattr(self._own, "request"):
-            self._own.request = self._compiled.create_infer_request()
-        found = self._own.request.infer({"images": pixels}, share_inputs=True)
-        return [found[name].copy() for name in needed]
+        request = self._requests.get()
+        try:
+            # Inputs are copied: OpenVINO would give a shared one back while it holds a lock, which needs
+            # Python's lock, which another thread may hold that waits for OpenVINO's.
+            found = request.infer({"images": pixels}, share_inputs=False)
+            return [found[name] for name in needed]
+        finally:
+            self._requests.put(request)
 
 
 def _compiled(graph: Graph, options: dict[str, str], cache: EngineCache | None, shares: str) -> Any:

@@ -21,15 +21,24 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
 
     `changes` are `key=value` settings of the recipe. `labels` serve only to log precision and mAP, but for recipes
     that say SUPERVISED. `resume` goes on with an interrupted run. `cache` keeps pooled features for other runs on the
-    same images.
+    same images. `engine` describes the images on a CPU: auto, torch, onnx or openvino.
     """
     model = train_run(
-        images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache
+        images,
+        out,
+        recipe,
+        changes=changes,
+        labels=labels,
+        resume=resume,
+        device=device,
+        cache=cache,
+        engine=engine,
     )
     # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
     if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):

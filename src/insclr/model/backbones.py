@@ -98,9 +98,8 @@ class Backbone(nn.Module):
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
         height = -(-size[0] // self.stride)
         columns = patches.shape[1] // height
-        grid = patches.transpose(1, 2).reshape(
-            len(patches), -1, height, columns
-        )  # (batch, channels, height, width)
+        # -1 for the batch: its length would become a constant of an exported graph.
+        grid = patches.transpose(1, 2).reshape(-1, patches.shape[2], height, columns)
         return FeatureMap(grid, tokens[:, 0] if self.prefix_tokens else None)
 
     @property

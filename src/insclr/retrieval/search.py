@@ -13,6 +13,7 @@ from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.retrieval.describer import describer_of
+from insclr.retrieval.reranker_names import require_reranker
 from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
@@ -38,6 +39,7 @@ class Search:
             raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
         if self.aggregate not in ("mean", "max"):
             raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+        require_reranker(self.rerank)
 
 
 @dataclass(frozen=True)

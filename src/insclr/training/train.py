@@ -14,6 +14,7 @@ from insclr.data.images import ImageList, list_images, require_usable, require_v
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
 from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
@@ -50,15 +51,17 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images.
+    pooled features for other runs on the images. `engine` describes the images on a CPU; torch trains.
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, changes)
-    chosen = pick_device(device)  # before anything is made
+    require_engine(engine, device)  # before anything is made
+    chosen = pick_device(device)
     supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
     if supervised and labels is None:
         raise UserError(
@@ -73,7 +76,7 @@ def train(
             run = RunFolder(Path(out), recipe, resume=resume, first=ranks.first)
         if not ranks.from_first(run.finished):
             with run.writing() if ranks.first else nullcontext():
-                _Training(run, recipe, listed, labels, chosen, cache, ranks).complete()
+                _Training(run, recipe, listed, labels, chosen, cache, ranks, engine).complete()
         return load_model(run.path / MODEL_NAME)
 
 
@@ -89,6 +92,7 @@ class _Training:
         device: torch.device,
         cache: Path | None,
         ranks: Ranks,
+        engine: str,
     ) -> None:
         self.run = run
         self.recipe = recipe
@@ -105,7 +109,7 @@ class _Training:
         if not ranks.first:
             require_visible(self.listed)
         self.features = RoundFeatures(
-            recipe, self.listed, cache or run.path / "cache", self.workers, self.skipped, ranks
+            recipe, self.listed, cache or run.path / "cache", self.workers, self.skipped, ranks, engine
         )
         self.labels = read_labels(labels) if labels else None
 
