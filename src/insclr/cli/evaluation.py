@@ -58,10 +58,11 @@ def embed(
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
     from insclr.data.images import list_images
-    from insclr.retrieval.descriptor_file import describe_to_file
 
     _require([model], device, engine)
     listed = list_images(images)
+    from insclr.retrieval.descriptor_file import describe_to_file
+
     found = _load(model, size, fit, scales, device, engine)
     typer.echo(describe_to_file(found, listed, out, found.descriptor))
 

@@ -2,8 +2,8 @@
 
 import io
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,9 +118,8 @@ def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool
     device = next(module.parameters()).device
     made = io.BytesIO()
     try:
-        # What it warns of is verified; of a layer that it does not know it would print the whole graph.
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), _no_log(), torch.no_grad():
+            warnings.simplefilter("ignore")  # what they warn of is verified
             torch.onnx.export(
                 module,
                 (test_images(size, size, 2).to(device),),
@@ -134,6 +133,18 @@ def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool
     except Exception as error:  # the exporter raises whatever a layer makes it raise
         raise CannotExport(f"torch cannot export it ({_first_line(error)})") from error
     return made.getvalue()
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """Of a layer that it does not know the exporter prints the whole graph, whatever it is asked."""
+    name = "_jit_onnx_log"
+    before = getattr(torch._C, name, None)
+    setattr(torch._C, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(torch._C, name, before)
 
 
 def _verified(
