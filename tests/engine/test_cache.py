@@ -1,4 +1,5 @@
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,6 @@ def test_a_folder_that_takes_no_files_is_told_once_and_done_without(
 
 
 def test_the_longest_unused_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setattr(cache_module, "_KEPT_FILES", 2)
     cache = EngineCache(tmp_path)
     for age, name in enumerate(("a", "b")):

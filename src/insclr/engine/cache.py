@@ -32,8 +32,12 @@ def cache_folder() -> Path:
     """INSCLR_CACHE, or `insclr` in the user's own cache folder."""
     if own := os.environ.get("INSCLR_CACHE"):
         return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "insclr"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "insclr"
+    try:
+        return Path.home() / ".cache" / "insclr"
+    except RuntimeError:  # a user without a home, as in some containers: nothing can be kept
+        return Path(os.devnull) / "insclr"
 
 
 class EngineCache:
@@ -66,7 +70,6 @@ class EngineCache:
         try:
             with whole_file(file) as scratch:
                 scratch.write_bytes(json.dumps(header).encode() + b"\n" + content)
-            self._forget_unused()
         except OSError as error:
             if not any(kept.parent == self.folder for kept in _unwritten):
                 logger.warning(
@@ -75,6 +78,9 @@ class EngineCache:
                     *(self.folder, error.strerror),
                 )
             _unwritten[file] = Kept(content, about)
+        else:
+            with contextlib.suppress(OSError):  # another process may be about the same
+                self._forget_unused()
 
     def _forget_unused(self) -> None:
         files = sorted(self.folder.glob("[!.]*"), key=lambda file: file.stat().st_mtime)
