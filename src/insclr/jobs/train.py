@@ -23,6 +23,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: str | Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
 
@@ -30,7 +31,7 @@ def train(
     is the time for the rounds that train more than the last layer. `changes` are `key=value` settings of the recipe.
     `labels` serve only to log precision and mAP, but for recipes that say SUPERVISED. `resume` goes on with an
     interrupted run, which remembers all the rest: `train(None, out, resume=True)`. `cache` keeps features for other
-    runs on the same images.
+    runs on the same images. `engine` describes the images on a CPU: auto, torch, onnx or openvino; torch trains.
 
     >>> model = insclr.train("PHOTOS", "RUN", "fast")
     >>> model.network.dim
@@ -39,7 +40,15 @@ def train(
     if minutes is not None:
         changes = (*changes, f"minutes={float(minutes)}")
     model = train_run(
-        images, out, recipe, changes=changes, labels=labels, resume=resume, device=device, cache=cache
+        images,
+        out,
+        recipe,
+        changes=changes,
+        labels=labels,
+        resume=resume,
+        device=device,
+        cache=cache,
+        engine=engine,
     )
     # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
     if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):

@@ -3,24 +3,26 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from PIL import Image
-from torch.nn import functional
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
+from insclr.data.pixels import descriptor_views
 from insclr.data.skipped import Skipped
-from insclr.data.views import at_scale, descriptor_views
-from insclr.model.device import describing_autocast, place
-from insclr.model.model_file import Model, resolve_model
-from insclr.retrieval.describe import decoded_longest, describe_with
+from insclr.engine.opened import OpenedModel, open_model, open_pretrained
+from insclr.engine.protocol import unit_rows
+from insclr.model.stored import PRETRAINED
+from insclr.retrieval.describe import as_opened, decoded_longest, describe_views, describe_with
 from insclr.retrieval.store import StoreInfo
 
-# So few files are decoded in this process: starting others would take longer.
+if TYPE_CHECKING:
+    from insclr.model.model_file import Model
+
+# So few files are described in this thread: starting others would take longer.
 _FEW_FILES = 16
 
 
@@ -48,13 +50,13 @@ class Describer(Protocol):
 class ModelDescriber:
     """A describer with a model's network, at the size and scales of its recipe; safe to share by threads."""
 
-    def __init__(self, name: str, model: Model, workers: int = -1) -> None:
+    def __init__(self, name: str, model: "Model | OpenedModel", workers: int = -1) -> None:
         # A store is used from other folders too: it remembers where the model really is.
         self.name = str(Path(name).resolve()) if Path(name).exists() else name
-        self.fingerprint = model.fingerprint
-        self.dim = model.network.dim
-        self.longest = decoded_longest(model.recipe.descriptor.size, model.recipe.descriptor.zoom)
-        self._model = model
+        self._model = as_opened(model)
+        self.fingerprint = self._model.fingerprint
+        self.dim = self._model.engine.dim
+        self.longest = decoded_longest(self._model.descriptor.size, self._model.descriptor.zoom)
         self._workers = workers
         # Two at a time: more would only take the cores from each other.
         self._turns = threading.BoundedSemaphore(2)
@@ -64,40 +66,46 @@ class ModelDescriber:
 
         The row of an unreadable file is zero, and `skipped` says why.
         """
-        descriptor = self._model.recipe.descriptor
         hashes: dict[int, str] = {}
         with self._turns:
             found = describe_with(
-                self._model.network,
+                self._model.engine,
                 images,
-                **descriptor.model_dump(),
+                **self._model.descriptor.model_dump(),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
                 hashes=hashes,
             )
-        return np.asarray(found.numpy(), dtype=np.float32), [hashes[i] for i in range(len(images))]
+        return found, [hashes[i] for i in range(len(images))]
 
     def images(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> Descriptors:
         """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes."""
-        wanted = self._model.recipe.descriptor
-        network = self._model.network.eval()
-        device = network.device
-        descriptors = []
-        with self._turns, torch.inference_mode(), describing_autocast(device):
+        wanted, engine = self._model.descriptor, self._model.engine
+        rows = []
+        with self._turns:
             for image, box in zip(images, boxes or [None] * len(images), strict=True):
                 views = descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
-                stacks = [view[None].to(device) for view in views]
-                found = [network(at_scale(stack, scale))[0] for stack in stacks for scale in wanted.scales]
-                total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
-                descriptors.append(functional.normalize(total, dim=0))
-        return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
+                found = [describe_views(engine, [view], wanted.scales, "descriptor")[0] for view in views]
+                rows.append(np.sum(found, axis=0))
+        return unit_rows(np.stack(rows))
 
 
-def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:
-    """The describer for queries to a store: its own model, or `model` where that has moved."""
+def describer_of(
+    info: StoreInfo,
+    model: str = "",
+    workers: int = -1,
+    device: str = "auto",
+    engine: str = "auto",
+    streams: int = 1,
+) -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved.
+
+    `streams` queries are described at a time.
+    """
     name = model or info.model
-    found = resolve_model(name)
-    place(found.network, device)
-    describer = ModelDescriber(name, found, workers)
-    info.refuse_other_model(describer.fingerprint, "searched here")
-    return describer
+    if name.startswith(PRETRAINED) and name == info.model:
+        opened = open_pretrained(name, info.fingerprint, engine=engine, device=device, streams=streams)
+    else:
+        opened = open_model(name, engine=engine, device=device, streams=streams)
+    info.refuse_other_model(opened.fingerprint, "searched here")
+    return ModelDescriber(name, opened, workers)

@@ -16,8 +16,7 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.retrieval.copies import group_copies
 from insclr.retrieval.describer import describer_of
-from insclr.retrieval.rerank import Ranking
-from insclr.retrieval.rerank import rerank as reranker_named
+from insclr.retrieval.reranker_names import require_reranker
 from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
@@ -44,6 +43,7 @@ class Search:
             raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
         if self.aggregate not in ("mean", "max"):
             raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+        require_reranker(self.rerank)
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ def search_files(
     box: Box | None = None,
     model: str = "",
     device: str = "auto",
+    engine: str = "auto",
 ) -> Iterator[Found]:
     """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
@@ -113,7 +114,7 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        describer = describer_of(store.info, model, workers=0, device=device)
+        describer = describer_of(store.info, model, workers=0, device=device, engine=engine)
         for i, path in enumerate(images.paths):
             try:
                 image = decode(images.file(i), None if box else describer.longest)
@@ -178,6 +179,10 @@ def _reranked(
     store: Store, queries: Descriptors, ids: Ids, similarities: Scores, name: str
 ) -> tuple[Ids, Scores]:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
+    # Imported here: a plain search need not wait for what re-ranking computes with.
+    from insclr.retrieval.rerank import Ranking
+    from insclr.retrieval.rerank import rerank as reranker_named
+
     rerank = reranker_named(name)
     if len(ids) < 2:
         return ids, similarities

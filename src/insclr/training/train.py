@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
-from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
@@ -32,7 +33,13 @@ from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
-from insclr.training.request import remembered, wanted_images, wanted_labels, wanted_recipe
+from insclr.training.request import (
+    remembered,
+    wanted_engine,
+    wanted_images,
+    wanted_labels,
+    wanted_recipe,
+)
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures
 from insclr.training.schedule import seconds_for_round
@@ -53,15 +60,18 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: str | Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images. A resumed run remembers its images, recipe, labels and cache.
+    pooled features for other runs on the images. `engine` describes the images on a CPU; torch trains. A resumed run
+    remembers its images, recipe, labels, cache and engine.
     """
     out = Path(out)
+    require_engine(engine, device)  # before anything is made
     wanted = wanted_recipe(out, recipe, changes, resume)
-    chosen = pick_device(device)  # before anything is made
+    chosen = pick_device(device)
     with joined() as ranks:
         for each in wanted.rounds:
             if each.train == "all":
@@ -69,22 +79,28 @@ def train(
         with ranks.in_turn():
             listed = wanted_images(images, out, resume) if ranks.first else None
             given = {
-                "images": None if isinstance(images, ImageList) else images,
-                "labels": labels,
-                "cache": cache,
+                "images": "" if isinstance(images, ImageList) else _absolute(images),
+                "labels": _absolute(labels),
+                "cache": _absolute(cache),
+                "engine": "" if engine == "auto" else engine,
             }
             truth = wanted_labels(wanted, labels or remembered(out, "labels", resume), listed)
             run = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
         if not ranks.from_first(run.finished):
-            features = Path(cache) if cache else run.option("cache") or run.cache
+            features = Path(cache or run.option("cache") or run.cache)
+            by = wanted_engine(engine, run.option("engine"), device)
             try:
                 with run.writing() if ranks.first else nullcontext():
-                    _Training(run, wanted, listed, truth, chosen, features, ranks).complete()
+                    _Training(run, wanted, listed, truth, chosen, features, ranks, by).complete()
             except BaseException:
                 if ranks.first:
                     run.abandon()
                 raise
         return load_model(run.path / MODEL_NAME)
+
+
+def _absolute(path: str | Path | None) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 class _Training:
@@ -99,6 +115,7 @@ class _Training:
         device: torch.device,
         cache: Path,
         ranks: Ranks,
+        engine: str,
     ) -> None:
         self.run = run
         self.recipe = recipe
@@ -114,7 +131,7 @@ class _Training:
             self.listed = run.images(images)
         if not ranks.first:
             require_visible(self.listed)
-        self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks)
+        self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks, engine)
         self.labels = labels
 
     def complete(self) -> None:
