@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from insclr.data.decode import decode
 from insclr.data.images import list_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
@@ -24,6 +25,8 @@ from insclr.model.model_file import Model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
 from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local.cells import image_cells
+from insclr.retrieval.store import Regions
 
 _GRAPHS = ("onnx", "openvino")
 
@@ -58,6 +61,35 @@ def test_descriptors_are_those_of_torch(
     expected = describe_images(_opened(model, "torch", settings), images)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", _GRAPHS)
+def test_regions_and_cells_are_those_of_torch(model: Model, small_collection: Path, engine: str) -> None:
+    images = list_images(small_collection).subset(range(0, 48, 16))
+    settings = DescriptorRecipe(size=160, fit="square", zoom=0.7)
+    found: dict[str, list[Regions]] = {engine: [], "torch": []}
+    for name, regions in found.items():
+        describe_images(_opened(model, name, settings), images, regions=regions)
+    assert len(found[engine]) == len(images)
+    for one, other in zip(found[engine], found["torch"], strict=True):
+        np.testing.assert_array_equal(one.boxes, other.boxes)
+        np.testing.assert_allclose(one.descriptors, other.descriptors, rtol=0, atol=1e-4)
+    picture = decode(images.file(0))
+    small = settings.with_(size=64)
+    (cells,) = image_cells(_opened(model, engine, small), [picture])
+    (expected,) = image_cells(_opened(model, "torch", small), [picture])
+    np.testing.assert_array_equal(cells.boxes, expected.boxes)
+    np.testing.assert_allclose(cells.descriptors, expected.descriptors, rtol=0, atol=1e-4)
+
+
+def test_an_engine_for_images_of_one_size_leaves_others_to_torch(model: Model) -> None:
+    settings = DescriptorRecipe(size=64, fit="square", scales=(1.0,))
+    opened = _opened(model, "onnx", settings)
+    assert opened.engine_for(settings.with_(size=96)) is opened.engine
+    opened.engine.side = 64  # as of a graph that could not be made for images of any size
+    assert opened.engine_for(settings) is opened.engine
+    for other in (settings.with_(size=96), settings.with_(fit="longest"), settings.with_(scales=(1.0, 2.0))):
+        assert opened.engine_for(other).name == "torch"
 
 
 @pytest.mark.parametrize("engine", ["torch", *_GRAPHS])
