@@ -64,7 +64,9 @@ def _write(part: str, body: str) -> None:
     text = PAGE.read_text() if PAGE.exists() else HEAD
     sections = dict(re.findall(r"^## (.+?)\n\n(.*?)\s*(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     sections[PARTS[part]] = body
-    ordered = [f"## {title}\n\n{sections[title]}\n" for title in PARTS.values() if title in sections]
+    others = [title for title in sections if title not in PARTS.values()]  # written by hand
+    titles = [*others, *(title for title in PARTS.values() if title in sections)]
+    ordered = [f"## {title}\n\n{sections[title]}\n" for title in titles]
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text("\n".join([HEAD, *ordered]))
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from insclr.data.cache import build_cache
 from insclr.data.images import ImageList
-from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
 from insclr.methods import create_method
 from insclr.methods.batch import Batch
 from insclr.methods.method import RoundStart

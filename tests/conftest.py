@@ -1,5 +1,6 @@
 """Pictures and labels that several rooms' tests need: drawn here, never downloaded."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared with real data is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Graphs are made once a session, in a folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INSCLR_CACHE", str(tmp_path_factory.mktemp("engines")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -131,6 +131,29 @@ def test_what_a_folder_holds_besides_is_counted(place: Path, tmp_path: Path) -> 
     assert found.not_read == indexed.not_read == insclr.check(tmp_path).not_read == {".psd picture": 1}
 
 
+def test_a_loaded_model_is_opened_once_and_described_by_the_engine_that_was_named(place: Path) -> None:
+    photo = place / "PHOTOS" / "thing3-1.png"
+    vectors = {}
+    for engine in ("torch", "onnx", "openvino"):
+        model = insclr.load(place / "RUN", engine=engine)
+        assert model.engine.name == engine
+        assert insclr.load(model) is model
+        vectors[engine] = insclr.embed(model, photo).vectors
+    np.testing.assert_allclose(vectors["onnx"], vectors["torch"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors["openvino"], vectors["torch"], rtol=0, atol=1e-5)
+    changed = insclr.load(model, size=96, engine="onnx")
+    assert (changed.engine.name, changed.recipe.descriptor.size) == ("onnx", 96)
+    assert changed.fingerprint == model.fingerprint
+    with pytest.raises(UserError, match="no engine 'tpu'"):
+        insclr.search(place / "STORE", photo, engine="tpu")
+
+
+def test_whitening_leaves_the_model_that_it_is_given_as_it_is(place: Path, tmp_path: Path) -> None:
+    model = insclr.load(place / "RUN")
+    white = insclr.whiten(model, place / "PHOTOS", tmp_path / "white.safetensors", dim=8)
+    assert (white.network.dim, model.network.dim) == (8, 512)
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [

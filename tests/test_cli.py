@@ -192,6 +192,7 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
         f"insclr: stopped. {tmp_path / 'store'} keeps the photos that were indexed: the same command goes on."
     )
     assert (run.returncode, said.splitlines()[-1]) == (128 + sent, kept), said
+    assert said.startswith("INFO: photos are described by ")
     assert "Traceback" not in said
 
 

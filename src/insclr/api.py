@@ -1,55 +1,51 @@
 """What the command line can, as functions: `import insclr` shows them all.
 
-A model is a `Model`, or what names one: a run folder, a model file or pretrained:NAME. Images are a folder, a list
-file, an `ImageList`, one path or several. The examples assume a folder PHOTOS and the run RUN of `insclr.train`.
+A model is what `load` or `insclr.train` gives, or what names one: a run folder, a model file or pretrained:NAME.
+Images are a folder, a list file, an `ImageList`, one path or several. The examples assume a folder PHOTOS and the run
+RUN of `insclr.train`.
+
+What can be wrong with a request is told before torch is imported: most of it is imported where it is used.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from insclr.data.check import CheckReport, check_images
+from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, Picture, as_list, as_picture, in_memory, is_several
 from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
-from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
+from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.errors import UserError
-from insclr.evaluation.compare import Comparison
-from insclr.evaluation.compare import compare as compare_results
-from insclr.evaluation.evaluate import evaluate_labels, evaluate_protocol, read_distractors, require_images
-from insclr.evaluation.measure import measure_labels
-from insclr.evaluation.protocols import load_protocol
-from insclr.evaluation.results import LabelResult, ProtocolResult
-from insclr.jobs.whiten import whiten_model
-from insclr.model.device import place
-from insclr.model.model_file import Model, load_model, resolve_model, with_weights
+from insclr.model.stored import find_model_file, with_weights
 from insclr.progress import working
-from insclr.report.cluster_sheets import write_clusters
-from insclr.report.comparison import write_comparison
-from insclr.retrieval.cluster import cluster as find_clusters
+from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.describe import describe_images, descriptor_settings
 from insclr.retrieval.describer import ModelDescriber, describer_of
-from insclr.retrieval.duplicates import duplicates as find_duplicates
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.query import details_of
-from insclr.retrieval.local.ranking import check_ranking, verifier_name
-from insclr.retrieval.names import import_names, named_rows
-from insclr.retrieval.rerank import Reranker
-from insclr.retrieval.rerank import rerank as find_reranker
-from insclr.retrieval.said import answer, closed, read_said
+from insclr.retrieval.local.ranking import check_ranking
+from insclr.retrieval.reranker_names import require_known, verifier_name
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
 
-AnyModel: TypeAlias = Model | str | Path
+if TYPE_CHECKING:
+    from insclr.data.check import CheckReport
+    from insclr.evaluation.compare import Comparison
+    from insclr.evaluation.results import LabelResult, ProtocolResult
+    from insclr.model.model_file import Model
+
+AnyModel: TypeAlias = "Model | OpenedModel | str | Path"
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,7 @@ class Describing(TypedDict, total=False):
     fit: str
     scales: str | Sequence[float]
     device: str
+    engine: str
 
 
 def load(
@@ -86,33 +83,57 @@ def load(
     fit: str = "",
     scales: str | Sequence[float] = "",
     device: str = "auto",
-) -> Model:
-    """The model of this name on its device: a run folder, a model file, or pretrained:NAME with `weights` or without.
+    engine: str = "auto",
+) -> OpenedModel:
+    """The model of this name, ready to describe images: a run folder, a model file, or pretrained:NAME.
 
-    `size`, `fit` ("longest" or "square") and `scales` change how it describes images.
+    `weights` is a file for a pretrained network. `size`, `fit` ("longest" or "square") and `scales` change how it
+    describes images. `engine` runs the network: auto, torch, onnx or openvino; `.network` is torch's.
 
     >>> model = insclr.load("pretrained:efficientnet_lite0", size=160)
     >>> model.recipe.descriptor.size
     160
     """
-    found = model if isinstance(model, Model) else resolve_model(with_weights(model, weights))
-    place(found.network, device)
     listed = scales if isinstance(scales, str) else ",".join(map(str, scales))
-    settings = descriptor_settings(found.recipe.descriptor, size, fit, listed)
-    return replace(found, recipe=found.recipe.with_(descriptor=settings))
+    unchanged = not (size or fit or listed) and device == engine == "auto"
+    if isinstance(model, OpenedModel) and unchanged:
+        return model
+
+    def settings(remembered: DescriptorRecipe) -> DescriptorRecipe:
+        return descriptor_settings(remembered, size, fit, listed)
+
+    if isinstance(model, str | Path):
+        return open_model(with_weights(model, weights), engine=engine, device=device, settings=settings)
+    given = model.as_model() if isinstance(model, OpenedModel) else model
+    return open_in_memory(given, engine=engine, device=device, settings=settings)
 
 
-def check(images: Images, *, workers: int = -1) -> CheckReport:
+def _require(model: AnyModel, device: str = "auto", engine: str = "auto", **_: object) -> None:
+    """Refuse names that nothing has, before what bears them is loaded."""
+    require_engine(engine, device)
+    if isinstance(model, str | Path):
+        find_model_file(model)
+
+
+def check(images: Images, *, workers: int = -1) -> "CheckReport":
     """Look at every image: how many can be read, their formats and sizes, exact duplicates, what is not read and why.
 
     >>> report = insclr.check("PHOTOS")
     >>> report.usable, report.unreadable
     (24, ())
     """
+    from insclr.data.check import check_images
+
     return check_images(as_list(images), default_workers() if workers < 0 else workers)
 
 
-def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, device: str = "auto") -> Embedded:
+def embed(
+    model: AnyModel,
+    images: Images | Picture | Sequence[Picture],
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+) -> Embedded:
     """Describe images by unit vectors: their inner product says how likely two show the same thing.
 
     Takes a folder, a list file, one path, several paths, or images in memory (PIL or uint8 arrays). What cannot be
@@ -122,11 +143,14 @@ def embed(model: AnyModel, images: Images | Picture | Sequence[Picture], *, devi
     >>> found.vectors.shape, len(found.paths), found.unreadable
     ((24, 512), 24, ())
     """
-    loaded = load(model, device=device)
-    describer, pictures = ModelDescriber(loaded.source, loaded), in_memory(images)
+    _require(model, device, engine)
+    pictures = in_memory(images)
+    listed = as_list(images) if pictures is None else None  # type: ignore[arg-type]
+    loaded = load(model, device=device, engine=engine)
+    describer, skipped = ModelDescriber(loaded.source, loaded), Skipped()
     if pictures is not None:
         return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
-    listed, skipped = as_list(images), Skipped()  # type: ignore[arg-type]
+    assert listed is not None
     vectors, _ = describer.files(listed, skipped)
     readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
     paths = tuple(listed.paths[i] for i in readable)
@@ -145,6 +169,7 @@ def index(
     asmk: bool = False,
     size: int = 0,
     device: str = "auto",
+    engine: str = "auto",
 ) -> IndexReport:
     """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
 
@@ -156,16 +181,12 @@ def index(
     >>> report.total, list(report.skipped)
     (24, [])
     """
-    loaded = load(model, device=device)
+    _require(model, device, engine)
+    listed = as_list(images)
+    loaded = load(model, device=device, engine=engine)
+    describer = ModelDescriber(loaded.source, loaded, size=size)
     return index_images(
-        ModelDescriber(loaded.source, loaded, size=size),
-        as_list(images),
-        store,
-        prune=prune,
-        verify=verify,
-        regions=regions,
-        local=local,
-        asmk=asmk,
+        describer, listed, store, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
     )
 
 
@@ -181,6 +202,7 @@ def search(
     ranking: str = "global",
     model: str = "",
     device: str = "auto",
+    engine: str = "auto",
 ) -> list[Match]:
     """The images of a store that show the thing in a photo, best first; several photos are one thing seen many times.
 
@@ -196,7 +218,7 @@ def search(
     queries: list[Any] = list(query) if is_several(query) else [query]
     opened = open_store(store)
     try:
-        describer = describer_of(opened.info, model, workers=0, device=device)
+        describer = describer_of(opened.info, model, workers=0, device=device, engine=engine)
         images = [as_picture(one, None if box else describer.longest) for one in queries]
         details = details_of(
             describer,
@@ -218,6 +240,8 @@ def duplicates(store: str | Path) -> list[list[str]]:
     >>> insclr.duplicates("STORE")
     []
     """
+    from insclr.retrieval.duplicates import duplicates as find_duplicates
+
     opened = open_store(store)
     try:
         return [[row.image.path for row in group] for group in find_duplicates(opened)]
@@ -234,6 +258,9 @@ def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int =
     >>> len(groups[0]) >= 2
     True
     """
+    from insclr.report.cluster_sheets import write_clusters
+    from insclr.retrieval.cluster import cluster as find_clusters
+
     opened = open_store(store)
     try:
         groups = find_clusters(opened, min_size)
@@ -257,11 +284,11 @@ def evaluate(
     region_size: int = 0,
     allow_missing: bool = False,
     **describing: Unpack[Describing],
-) -> LabelResult | ProtocolResult:
+) -> "LabelResult | ProtocolResult":
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
 
     With labels, `ranking` may be by parts of images: "asmk", or "regions" of index images described at `region_size`.
-    `describing` is for `load`: weights, size, fit, scales, device.
+    `describing` is for `load`: weights, size, fit, scales, device, engine.
 
     >>> result = insclr.evaluate("RUN", "PHOTOS/labels.csv")
     >>> 0 < result.map <= 100
@@ -269,17 +296,25 @@ def evaluate(
     """
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    reranker = _reranker(rerank, ranking, protocol)
-    # What can be wrong with the truth is told before the model is loaded.
-    if labels is not None:
-        truth = read_labels(labels)
+    _require(model, **describing)
+    _require_ranking(rerank, ranking, protocol)
+    truth = read_labels(labels) if labels is not None else None
+
+    from insclr.evaluation.evaluate import evaluate_protocol, read_distractors, require_images
+    from insclr.evaluation.measure import measure_labels
+    from insclr.evaluation.protocols import load_protocol
+    from insclr.retrieval.rerank import rerank as find_reranker
+
+    verifier = verifier_name(rerank)
+    reranker = find_reranker(rerank) if rerank and not verifier else None
+    if truth is not None:
         require_images(truth, allow_missing=allow_missing)
         return measure_labels(
             load(model, **describing),
             truth,
             reranker,
             ranking=ranking,
-            verifier="" if reranker else rerank,
+            verifier=verifier,
             region_size=region_size,
             allow_missing=allow_missing,
         )
@@ -287,7 +322,7 @@ def evaluate(
     benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
     loaded = load(model, **describing)
 
-    def describe(images: ImageList, boxes: Sequence[Box | None] | None) -> Tensor:
+    def describe(images: ImageList, boxes: Sequence[Box | None] | None) -> Descriptors:
         return describe_images(loaded, images, boxes=boxes)
 
     others = read_distractors(Path(distractors), describe) if distractors else None
@@ -297,15 +332,15 @@ def evaluate(
         )
 
 
-def _reranker(rerank: str, ranking: str, protocol: str) -> Reranker | None:
-    """The re-ranker of descriptors that is asked for; None for a verifier, which needs the images."""
+def _require_ranking(rerank: str, ranking: str, protocol: str) -> None:
+    """Refuse a re-ranker or a ranking that nothing has, or that cannot be measured here."""
+    require_known(rerank)
     check_ranking(ranking)
     verifier = verifier_name(rerank)
     if protocol and (verifier or ranking != "global"):
         raise UserError("Verification and rankings by parts are measured with --labels CSV.")
     if verifier == "geometric":
         require_opencv()
-    return find_reranker(rerank) if rerank and not verifier else None
 
 
 def compare(
@@ -316,7 +351,7 @@ def compare(
     page: str | Path | None = None,
     allow_missing: bool = False,
     **describing: Unpack[Describing],
-) -> Comparison:
+) -> "Comparison":
     """Models side by side on a labels file, with paired bootstrap intervals; `by` says what is resampled.
 
     `page` is an HTML file for the queries where the first and the last model differ. `describing` is for `load`.
@@ -328,7 +363,14 @@ def compare(
     named: Mapping[str, Any] = models if isinstance(models, Mapping) else {str(one): one for one in models}
     if len(named) < 2 or len(named) < len(models):
         raise UserError("Name two or more different models to compare.")
+    for model in named.values():
+        _require(model, **describing)
     truth = read_labels(labels)
+
+    from insclr.evaluation.compare import compare as compare_results
+    from insclr.evaluation.evaluate import evaluate_labels, require_images
+    from insclr.report.comparison import write_comparison
+
     require_images(truth, allow_missing=allow_missing)
     results = {}
     for name, model in named.items():
@@ -350,7 +392,7 @@ def whiten(
     power: float = 0.5,
     labels: str | Path | None = None,
     device: str = "auto",
-) -> Model:
+) -> "Model":
     """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
 
     PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can.
@@ -358,9 +400,19 @@ def whiten(
     >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
     16
     """
-    loaded = load(model, device=device)
+    _require(model, device)
+    listed = as_list(images)
+
+    from insclr.jobs.whiten import whiten_model
+    from insclr.model.device import place
+    from insclr.model.model_file import load_model, resolve_model
+
+    if isinstance(model, str | Path):
+        model = resolve_model(model)
+    loaded = model.as_model() if isinstance(model, OpenedModel) else model
+    place(loaded.network, device)
     truth = None if labels is None else Path(labels)
-    whiten_model(loaded, as_list(images), Path(out), dim=dim, power=power, labels=truth)
+    whiten_model(loaded, listed, Path(out), dim=dim, power=power, labels=truth)
     return load_model(out)
 
 
@@ -372,6 +424,8 @@ def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
     >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
     'Blue vase'
     """
+    from insclr.retrieval.names import import_names, named_rows
+
     opened = open_store(store)
     try:
         if source:
@@ -392,6 +446,8 @@ def answers(
     >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
     []
     """
+    from insclr.retrieval.said import answer, closed, read_said
+
     opened = open_store(store)
     try:
         rows = opened.rows_by_path()

@@ -70,11 +70,11 @@ class _Folder:
         first = self.round_folder(1)
         return self.finished or (first / _END).exists() or latest_step(first) is not None
 
-    def option(self, name: str) -> Path | None:
-        """The path that was given under this name when the run began."""
+    def option(self, name: str) -> str | None:
+        """What was given under this name when the run began; paths are absolute."""
         file = self.path / _OPTIONS
         kept = read_json(file).get(name) if file.exists() else None
-        return Path(kept) if kept else None
+        return str(kept) if kept else None
 
     def finished_rounds(self) -> int:
         """How many rounds have ended."""
@@ -111,12 +111,12 @@ class RunFolder(_Folder):
         *,
         resume: bool,
         first: bool = True,
-        options: Mapping[str, str | Path | None] = {},
+        options: Mapping[str, str] = {},
     ) -> None:
         """Open or make the folder; of several ranks only the `first` makes it, the others must find it.
 
         A run that failed before its first checkpoint does not stand in the way of a new one, which takes over its
-        features. `options` are the paths that a resumed run needs again; see `option`.
+        features. `options` are what a resumed run needs again; see `option`.
         """
         super().__init__(path)
         if first and not resume and (path / _RECIPE).exists() and not self.started:
@@ -137,7 +137,7 @@ class RunFolder(_Folder):
             raise UserError(f"{path} exists and is not a run folder: choose another --out.")
         path.mkdir(parents=True, exist_ok=True)
         if not self.resumed:
-            given = {name: str(Path(value).absolute()) for name, value in options.items() if value}
+            given = {name: value for name, value in options.items() if value}
             with whole_file(path / _OPTIONS) as scratch:
                 scratch.write_text(json.dumps(given))
             with whole_file(path / _RECIPE) as scratch:

@@ -1,8 +1,13 @@
+import importlib
+
 import pytest
 import torch
 
 from insclr.data.augment import PUBLISHED, blurred, recoloured, shifted_hue
-from insclr.torchvision_import import transforms
+from insclr.torchvision_import import import_torchvision
+
+import_torchvision()
+transforms = importlib.import_module("torchvision.transforms.v2")
 
 
 def _view(side: int = 40) -> torch.Tensor:

@@ -1,11 +1,16 @@
+import importlib
+
 import numpy as np
 import pytest
 import torch
 from made_files import photo
 from PIL import Image
 
-from insclr.data.views import at_scale, augmented_view, descriptor_views, plain_view, random_box, to_pixels
-from insclr.torchvision_import import transforms
+from insclr.data.views import at_scale, augmented_view, plain_view, random_box, to_pixels
+from insclr.torchvision_import import import_torchvision
+
+import_torchvision()
+transforms = importlib.import_module("torchvision.transforms.v2")
 
 
 def generator(seed: int) -> torch.Generator:
@@ -158,52 +163,6 @@ def test_a_picture_decoded_smaller_gives_the_same_part() -> None:
     small = image.resize((200, 150), Image.Resampling.BICUBIC)
     a, b = (augmented_view(picture, 32, generator(5)).float() for picture in (image, small))
     assert (a - b).abs().mean() < 2
-
-
-def _noise(width: int, height: int) -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
-
-
-def test_without_a_box_the_whole_image_is_seen_once() -> None:
-    image = _noise(60, 40)
-    for fit in ("square", "longest"):
-        (view,) = descriptor_views(image, 20, fit)
-        assert torch.equal(view, plain_view(image, 20, fit))
-
-
-def test_zoom_adds_a_mirrored_view_of_the_middle() -> None:
-    # Columns 0 to 9 hold their own number: of the middle 0.6, columns 2 to 7, the last comes first.
-    image = Image.fromarray(np.tile(np.arange(10, dtype=np.uint8)[None, :, None], (10, 1, 3)))
-    whole, closer = descriptor_views(image, 6, "square", zoom=0.6)
-    assert closer.shape == whole.shape
-    assert closer[0, 0].tolist() == [7, 6, 5, 4, 3, 2]
-
-
-@pytest.mark.parametrize(
-    ("image", "box", "size", "expected"),
-    [
-        ((1000, 800), (100, 50, 300, 150), 500, (50, 100)),  # 500 x 200 / 1000 = 100
-        ((1000, 800), (0, 0, 100, 400), 500, (200, 50)),  # tall: 500 x 400 / 1000 = 200
-        ((1000, 800), (0, 0, 333, 111), 500, (55, 166)),  # 166.5 rounded down; 111 x 166 / 333 = 55.3
-        ((1000, 800), (0, 0, 1000, 800), 500, (400, 500)),  # a box around everything is the whole image
-        ((100, 80), (10, 10, 30, 20), 500, (10, 20)),  # 500 x 20 / 100 = 100 would enlarge it
-        ((1000, 800), (5, 5, 6, 6), 500, (1, 1)),
-    ],
-)
-def test_a_crop_is_scaled_with_its_image_and_never_enlarged(
-    image: tuple[int, int], box: tuple[int, int, int, int], size: int, expected: tuple[int, int]
-) -> None:
-    whole = _noise(*image)
-    (view,) = descriptor_views(whole, size, "longest", box=box)
-    assert tuple(view.shape) == (3, *expected)
-    assert torch.equal(view, plain_view(whole.crop(box), max(expected), "longest"))
-
-
-def test_a_square_view_of_a_crop_has_the_size_of_every_other() -> None:
-    image = _noise(100, 80)
-    (view,) = descriptor_views(image, 50, "square", box=(10, 10, 30, 20))
-    assert torch.equal(view, plain_view(image.crop((10, 10, 30, 20)), 50, "square"))
 
 
 def test_other_scales_are_interpolated_from_the_view_of_scale_1() -> None:

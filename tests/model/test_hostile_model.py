@@ -9,9 +9,9 @@ import safetensors.torch
 import torch
 
 from insclr.errors import UserError
-from insclr.model import model_file
-from insclr.model.model_file import load_model, save_model
+from insclr.model.model_file import load_model, save_model, weights_of
 from insclr.model.network import create_network
+from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe
 
 
@@ -30,7 +30,7 @@ def changed(good: Path, out: Path, metadata: dict[str, str], drop: str = "", **a
         weights = {key: opened.get_tensor(key) for key in opened.keys() if key != drop}  # noqa: SIM118
     del kept["digest"]
     weights |= add
-    kept["digest"] = model_file._digest(weights, kept)
+    kept["digest"] = digest(weights_of(weights), kept)
     safetensors.torch.save_file(weights, out, kept)
     return out
 

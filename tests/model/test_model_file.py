@@ -7,8 +7,9 @@ import torch
 
 import insclr
 from insclr.errors import UserError
-from insclr.model.model_file import _digest, load_model, resolve_model, save_model
+from insclr.model.model_file import load_model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
+from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe
 
 _RECIPE = Recipe(network=NetworkRecipe(dim=64))
@@ -103,7 +104,7 @@ def test_a_model_of_an_older_version_still_describes(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     weights = {key: value.contiguous() for key, value in network.state_dict().items()}
     metadata = {"format": "insclr-1", "recipe": recipe, "notes": "{}"}
-    metadata["digest"] = _digest(weights, metadata)
+    metadata["digest"] = digest(weights_of(weights), metadata)
     safetensors.torch.save_file(weights, file, metadata)
     loaded = load_model(file)
     assert (loaded.recipe.descriptor.size, loaded.recipe.descriptor.zoom) == (96, 0.7)

@@ -10,12 +10,14 @@ from histogram_describer import HistogramDescriber
 from PIL import Image
 
 from insclr.data.images import list_images
+from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
-from insclr.model.network import create_network
-from insclr.recipe import NetworkRecipe
+from insclr.model.model_file import Model
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import NetworkRecipe, Recipe
 from insclr.retrieval.index import index_images
-from insclr.retrieval.map_pooling import map_pooling
+from insclr.retrieval.map_pooling import MapPooling, map_pooling
 from insclr.retrieval.regions import map_regions, most_different, region_squares, search_best_region
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import (
@@ -75,13 +77,20 @@ def test_squares_cover_every_cell_of_the_map() -> None:
     assert seen.all()
 
 
-@pytest.mark.parametrize("pooling", ["gem", "mac", "spoc"])
+def created(recipe: NetworkRecipe) -> tuple[DescriptorNetwork, MapPooling]:
+    """A network with random weights, and how parts of its map are described."""
+    network = create_network(recipe, pretrained=False)
+    model = Model(network, Recipe(name="test", network=recipe), "f" * 16)
+    return network, map_pooling(open_in_memory(model, engine="torch", device="cpu"))
+
+
+@pytest.mark.parametrize("pooling", ["gem", "gem-learned", "mac", "spoc"])
 def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: str) -> None:
     torch.manual_seed(0)
-    network = create_network(NetworkRecipe(pooling=pooling, dim=16), pretrained=False)
+    network, map_pooled = created(NetworkRecipe(pooling=pooling, gem_p=2.5, dim=16, bias=True))
     maps = torch.rand(2, network.backbone.channels, 7, 9)
     with torch.inference_mode():
-        for one, found in zip(maps, map_regions(maps.numpy(), map_pooling(network)), strict=True):
+        for one, found in zip(maps, map_regions(maps.numpy(), map_pooled), strict=True):
             assert len(found.boxes) == MAX_REGIONS
             for (left, top, right, bottom), vector in zip(found.boxes, found.descriptors, strict=True):
                 rows = slice(round(float(top) * 7), round(float(bottom) * 7))
@@ -91,9 +100,9 @@ def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: st
 
 
 def test_a_map_of_one_cell_has_no_regions() -> None:
-    network = create_network(NetworkRecipe(dim=8), pretrained=False)
+    network, pooling = created(NetworkRecipe(dim=8))
     maps = torch.rand(1, network.backbone.channels, 1, 1).numpy()
-    (found,) = map_regions(maps, map_pooling(network))
+    (found,) = map_regions(maps, pooling)
     assert found.boxes.shape == (0, 4)
     assert found.descriptors.shape == (0, 8)
 

@@ -15,6 +15,7 @@ from insclr.cli import main
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
+from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
 from insclr.recipe import DescriptorRecipe
@@ -85,10 +86,11 @@ def test_mistakes_are_told(store: Path, small_collection: Path, tmp_path: Path) 
         ((store, tmp_path / "nowhere.png", Search()), "does not exist"),
         ((tmp_path / "no-store", photo, Search()), "no store at"),
         ((store, photo, Search(where="colour = red")), "no column"),
-        ((store, photo, Search(rerank="magic")), "re-ranker"),
     ):
         with pytest.raises(UserError, match=message):
             list(search_files(*arguments))
+    with pytest.raises(UserError, match="re-ranker"):
+        Search(rerank="magic")
 
 
 def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
@@ -126,9 +128,9 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
     model = replace(model, recipe=model.recipe.with_(descriptor=settings))
-    describer = ModelDescriber(NAME, model, workers=0)
+    describer, engine = ModelDescriber(NAME, model, workers=0), TorchEngine(model.network)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
-        files = describe_with(model.network, images, **settings.model_dump(), boxes=boxes, workers=0).numpy()
+        files = describe_with(engine, images, **settings.model_dump(), boxes=boxes, workers=0)
         longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
         np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)

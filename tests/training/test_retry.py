@@ -54,7 +54,7 @@ def test_resume_needs_nothing_but_the_run_folder_and_is_not_silent(
 ) -> None:
     monkeypatch.chdir(small_collection)
     run, cache = tmp_path / "run", tmp_path / "cache"
-    failed(Path(), run, in_round=2, labels="labels.csv", cache=cache)
+    failed(Path(), run, in_round=2, labels="labels.csv", cache=cache, engine="onnx")
     assert RunReader(run).progress() == "1 of 2 rounds"
     monkeypatch.chdir(tmp_path)
     described = {file: file.stat().st_mtime_ns for file in cache.rglob("*.bin")}

@@ -82,6 +82,7 @@ def main() -> None:
     from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.getLogger("insclr.engine").setLevel(logging.INFO)  # it says in one line which engine describes
     say_when_stopped(lambda: _GO_ON)
     try:
         with _stopped_in_order():

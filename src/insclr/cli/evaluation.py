@@ -39,6 +39,13 @@ Rerank = Annotated[
         "dsm: the same with cells of the network's own feature map."
     ),
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino.",
+    ),
+]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -52,14 +59,17 @@ def embed(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
+    say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
+    require(model, device, engine)
+    found_images = listed(images)
     from insclr.api import load
     from insclr.retrieval.descriptor_file import describe_to_file
 
-    say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
-    found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device)
-    typer.echo(describe_to_file(found, listed(images), out, found.recipe.descriptor))
+    found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device, engine=engine)
+    typer.echo(describe_to_file(found, found_images, out, found.descriptor))
 
 
 @app.command()
@@ -93,12 +103,11 @@ def evaluate(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.api import evaluate as measure
     from insclr.errors import UserError
-    from insclr.evaluation.results import LabelResult
-    from insclr.report.reliability import write_reliability
 
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
@@ -118,8 +127,13 @@ def evaluate(
         fit=fit,
         scales=scales,
         device=device,
+        engine=engine,
     )
-    if chart is not None and isinstance(result, LabelResult):
+    if chart is not None:
+        from insclr.evaluation.results import LabelResult
+        from insclr.report.reliability import write_reliability
+
+        assert isinstance(result, LabelResult)
         write_reliability(result, chart, title=f"{model} on {labels}")
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
@@ -141,6 +155,7 @@ def compare(
     fit: Fit = "",
     scales: Scales = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
 ) -> None:
     """Models side by side with paired bootstrap intervals, and a page to look at."""
@@ -159,6 +174,7 @@ def compare(
         fit=fit,
         scales=scales,
         device=device,
+        engine=engine,
     )
     typer.echo(comparison.table())
     _write_json(json_file, comparison.to_json())
@@ -168,11 +184,18 @@ def compare(
 
 def with_weights(model: str, weights: str) -> str:
     """The model's name, joined with its weights file where one is given."""
-    if not weights:
-        return model
-    from insclr.model.model_file import with_weights as join
+    from insclr.model.stored import with_weights as join
 
     return join(model, weights)
+
+
+def require(model: str, device: str, engine: str = "auto") -> None:
+    """Refuse names that nothing has, before a large folder is listed and anything heavy is loaded."""
+    from insclr.engine.choose import require_engine
+    from insclr.model.stored import find_model_file
+
+    require_engine(engine, device)
+    find_model_file(model)
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

@@ -37,7 +37,7 @@ def check(
     """Look at every photo: counts, sizes, formats, exact duplicates, unreadable files."""
     from insclr.data.check import check_images
     from insclr.data.images import list_images
-    from insclr.data.loader import default_workers
+    from insclr.data.workers import default_workers
 
     report = check_images(list_images(images), default_workers() if workers < 0 else workers)
     typer.echo("\n".join(report.lines()))

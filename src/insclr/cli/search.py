@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, ModelName, Rerank, Weights, with_weights
+from insclr.cli.evaluation import Device, EngineOption, ModelName, Rerank, Weights, require, with_weights
 from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
@@ -44,27 +44,22 @@ def index(
     ] = 0,
     weights: Weights = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.cells import one_line
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
-    from insclr.retrieval.describer import ModelDescriber
-    from insclr.retrieval.index import index_images
 
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
-    found = resolve_model(model)
-    place(found.network, device)
+    require(model, device, engine)
+    found = listed(images)
+    from insclr.engine.opened import open_model
+    from insclr.retrieval.describer import ModelDescriber
+    from insclr.retrieval.index import index_images
+
+    describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
     report = index_images(
-        ModelDescriber(model, found, size=size),
-        listed(images),
-        store,
-        prune=prune,
-        verify=verify,
-        regions=regions,
-        local=local,
-        asmk=asmk,
+        describer, found, store, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
     )
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
@@ -77,14 +72,16 @@ def watch(
     store: Annotated[str, typer.Option(help="Folder of the store, or http://host:19530/NAME for Milvus.")],
     model: Annotated[str, typer.Option(help="For a new store, or where the store's model has moved.")] = "",
     every: Annotated[float, typer.Option(help="Seconds between two looks at the folder.", min=0.1)] = 2.0,
+    weights: Weights = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Index photos as they arrive in a folder, until Ctrl-C."""
     from insclr.data.cells import one_line
     from insclr.errors import UserError
     from insclr.retrieval.watch import watch as keep_watching
 
-    watcher, known = _watcher(folder, store, model, device)
+    watcher, known = _watcher(folder, store, with_weights(model, weights), device, engine)
     typer.echo(one_line(f"watching {folder}: {known} photos in the store (Ctrl-C stops it)"))
     try:
         for told in keep_watching(watcher, every):
@@ -101,15 +98,14 @@ def watch(
         )
 
 
-def _watcher(folder: Path, store: str, model: str, device: str) -> "tuple[Watcher, int]":
+def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> "tuple[Watcher, int]":
     """A watcher with the store's own model, and the number of photos in the store."""
     from insclr.errors import UserError
 
     there = "://" in store or Path(store).exists()
     if not there and not model:
         raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
+    from insclr.engine.opened import open_model
     from insclr.retrieval.describer import ModelDescriber, describer_of
     from insclr.retrieval.store import open_store
     from insclr.retrieval.watch import Watcher
@@ -118,11 +114,10 @@ def _watcher(folder: Path, store: str, model: str, device: str) -> "tuple[Watche
         opened = open_store(store)
         info = opened.info
         opened.close()
-        watcher = Watcher(describer_of(info, model, device=device), folder, store)
+        watcher = Watcher(describer_of(info, model, device=device, engine=engine, streams=0), folder, store)
         return watcher, watcher.begin()
-    found = resolve_model(model)
-    place(found.network, device)
-    return Watcher(ModelDescriber(model, found), folder, store), 0
+    describer = ModelDescriber(model, open_model(model, engine=engine, device=device))
+    return Watcher(describer, folder, store), 0
 
 
 @app.command()
@@ -145,6 +140,7 @@ def search(
     model: OwnModel = "",
     weights: Weights = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Find every photo of the thing in a photo."""
     from insclr.retrieval.search import Search, search_files
@@ -152,9 +148,8 @@ def search(
     ranking = "regions" if regions else ranking
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
     part = _parse_box(box) if box else None
-    for found in search_files(
-        store, query, asked, box=part, model=with_weights(model, weights), device=device
-    ):
+    own = with_weights(model, weights)
+    for found in search_files(store, query, asked, box=part, model=own, device=device, engine=engine):
         if as_json or query.is_dir():
             typer.echo(json.dumps(found.to_json()))
         else:
@@ -234,6 +229,7 @@ def serve(
     model: OwnModel = "",
     weights: Weights = "",
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Search by photo in the browser."""
     from insclr.errors import UserError
@@ -256,7 +252,8 @@ def serve(
         originals=originals,
         proxy=proxy,
     )
-    stores = open_served([store, *([before] if before else [])], [with_weights(model, weights)], device)
+    own = with_weights(model, weights)
+    stores = open_served([store, *([before] if before else [])], [own], device, engine)
     # Only a token that nobody has seen yet is shown.
     query = f"?token={settings.token}" if make_token else "?token=..." if settings.token else ""
     typer.echo(f"open {settings.address}{query} (Ctrl-C stops it)")
@@ -281,6 +278,9 @@ def demo(
     recipe: Annotated[str, typer.Option(help="The recipe to train with.")] = "fast",
 ) -> None:
     """See the whole job done on a drawn collection: train, before and after, index, report."""
+    from insclr.recipe import load_recipe
+
+    load_recipe(recipe)  # refuses a wrong name before a collection is drawn
     from insclr.jobs.demo import run_demo
 
     done = run_demo(out, recipe, typer.echo)

@@ -1,4 +1,4 @@
-"""Commands that make models: recipes, train, whiten."""
+"""Commands that make models: recipes, train, whiten, export."""
 
 import os
 import shlex
@@ -9,10 +9,18 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, ModelName, Weights
+from insclr.cli.evaluation import Device, EngineOption, ModelName, Weights, require, with_weights
 from insclr.cli.photos import Images, listed
 
 _SHOWN = 5  # of the photos that were left out
+
+
+class Precision(StrEnum):
+    """How numbers are kept in an exported model."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    int8 = "int8"
 
 
 class Budget(StrEnum):
@@ -20,6 +28,9 @@ class Budget(StrEnum):
 
     images = "images"
     minutes = "minutes"
+
+
+TABLE_NAMES = ("methods", "printed", "memory", "batch", "neighbours", "pool")
 
 
 @app.command()
@@ -63,6 +74,7 @@ def train(
         bool, typer.Option("--resume", help="Go on with an interrupted run; it remembers its options.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    engine: EngineOption = "auto",
     cache: Annotated[
         Path | None, typer.Option(help="Keep features here, for other runs on these images.")
     ] = None,
@@ -71,15 +83,25 @@ def train(
     ] = None,
 ) -> None:
     """Teach a network the particular things in your photos. No labels needed."""
+    from insclr.data.images import require_listed
+    from insclr.engine.choose import require_engine
     from insclr.progress import working
+    from insclr.recipe import load_recipe
 
     say_when_stopped(lambda: _kept_of(out))
-    with working("starting"):
-        from insclr.jobs.train import train as train_model
 
     changes = list(change or [])
     if weights:
         changes.append(f"network.weights={weights!r}")
+    # What can be wrong with the request is told before anything heavy is loaded.
+    require_engine(engine, device)
+    if recipe or not resume:
+        load_recipe(recipe or "default", tuple(changes))
+    if images is not None:
+        require_listed(images)
+    with working("starting"):
+        from insclr.jobs.train import train as train_model
+
     train_model(
         images,
         out,
@@ -91,6 +113,7 @@ def train(
         device=device,
         cache=cache,
         answers=answers,
+        engine=engine,
     )
     if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
         typer.echo("\n".join(_end_of_run(out)))
@@ -138,12 +161,37 @@ def whiten(
     device: Device = "auto",
 ) -> None:
     """Learn a whitening on the photos and fold it into the model's last layer."""
-    from insclr.api import load
+    model = with_weights(model, weights)
+    require(model, device)
+    found_images = listed(images)
     from insclr.jobs.whiten import whiten_model
+    from insclr.model.device import place
+    from insclr.model.model_file import resolve_model
 
-    found = load(model, weights=weights, device=device)
-    whiten_model(found, listed(images), out, dim=dim, power=power, labels=labels)
+    found = resolve_model(model)
+    place(found.network, device)
+    whiten_model(found, found_images, out, dim=dim, power=power, labels=labels)
     typer.echo(f"model   {out}")
+
+
+@app.command()
+def export(
+    model: ModelName,
+    onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    precision: Annotated[Precision, typer.Option(help="Of the weights and the arithmetic.")] = Precision.fp32,
+    photos: Annotated[
+        Path | None, typer.Option(help="Photos to verify it on; int8 learns its ranges from them.")
+    ] = None,
+    weights: Weights = "",
+) -> None:
+    """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out."""
+    model = with_weights(model, weights)
+    require(model, "auto")
+    found_photos = listed(photos) if photos else None
+    from insclr.engine.onnx_file import write_onnx
+    from insclr.model.model_file import resolve_model
+
+    typer.echo(write_onnx(resolve_model(model), onnx, precision=precision.value, photos=found_photos))
 
 
 @app.command()
@@ -168,6 +216,12 @@ def ablate(
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
     from insclr.errors import UserError
+
+    for file in data:
+        if not file.is_file():
+            raise UserError(f"There is no labels file {file}: give a labels.csv beside its images.")
+    if what not in (*TABLE_NAMES, "rivals"):
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLE_NAMES)}, rivals.")
     from insclr.jobs.ablate import TABLES, LabelledSet
     from insclr.jobs.ablate import ablate as run_table
     from insclr.jobs.rivals import compare_rivals
@@ -180,8 +234,6 @@ def ablate(
         made = compare_rivals(sets, range(seeds), out, budget=budget.value, names=names, parallel=parallel)
         typer.echo(made, nl=False)
         return
-    if what not in TABLES:
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLES)}, rivals.")
     table = TABLES[what]
     made = run_table(table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel)
     typer.echo(made, nl=False)
@@ -190,6 +242,10 @@ def ablate(
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
     """Write report.html of a run anew."""
+    from insclr.errors import UserError
+
+    if not run.is_dir():
+        raise UserError(f"{run} is not a run folder: give the --out folder of `insclr train`.")
     from insclr.report.run_report import write_report
 
     typer.echo(write_report(run))

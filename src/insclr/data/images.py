@@ -60,22 +60,28 @@ class ImageList:
         return ImageList(self.root, tuple(self.paths[i] for i in ids), columns, self.not_read)
 
 
+def require_listed(source: str | Path) -> Path:
+    """Where the images or their list are; UserError where nothing is."""
+    source = Path(source).expanduser()
+    if not is_text(str(source)):
+        raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
+    if not is_there(source):
+        raise UserError(
+            f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
+        )
+    return source
+
+
 def list_images(source: str | Path) -> ImageList:
     """List the images of a folder (recursively, in natural order), or of a .txt, .csv or .parquet list.
 
     Paths in a list are relative to the folder of the list. A source that is missing, malformed or without
     images is a UserError.
     """
-    source = Path(source).expanduser()
-    if not is_text(str(source)):
-        raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
-    if is_there(source) and source.is_dir():
+    source = require_listed(source)
+    if source.is_dir():
         with working("listing the photos"):
             return _scan(source)
-    if not is_there(source):
-        raise UserError(
-            f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
-        )
     readers = {".txt": _read_text, ".csv": _read_csv, ".parquet": _read_parquet}
     if (reader := readers.get(source.suffix.lower())) is None:
         raise UserError(

@@ -4,16 +4,18 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from insclr.arrays import Ids
 from insclr.data.decode import Box
 from insclr.data.images import ImageList, separator_of
 from insclr.errors import UserError
 from insclr.files import open_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BOX_COLUMNS = ("x1", "y1", "x2", "y2")
 ROLES = ("query", "index")
@@ -96,7 +98,7 @@ def read_labels(file: Path | str, root: Path | str | None = None) -> Labels:
     return labels
 
 
-def match_instances(labels: Labels, images: ImageList) -> Tensor:
+def match_instances(labels: Labels, images: ImageList) -> "Tensor":
     """The true instance of every image as a number, -1 where the labels do not name it."""
     by_file = {
         (labels.root / path).resolve(): number
@@ -108,6 +110,8 @@ def match_instances(labels: Labels, images: ImageList) -> Tensor:
             f"None of the labels names an image of the collection: labels' paths are relative to {labels.root} "
             f"(for example {labels.root / labels.paths[0]}), the images lie in {images.root}."
         )
+    import torch  # here: labels that cannot be read are told before it is loaded
+
     return torch.tensor(found)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import logging
-import os
 import shutil
 import signal
 from collections.abc import Iterable, Iterator
@@ -66,11 +65,6 @@ class ViewBatch:
     ids: Tensor  # (B,) int64: the images that are really there, after replacements
     plain: Tensor | None  # (B, 3, plain_size, plain_size)
     augmented: Tensor | None  # (V, B, 3, augmented_size, augmented_size)
-
-
-def default_workers() -> int:
-    """Processes that decode while the network computes: one a core, up to eight."""
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def view_batches(

@@ -5,7 +5,6 @@ resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or t
 """
 
 import math
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from insclr.data.decode import Box, crop_box
-
-Fit = Literal["square", "longest"]
+from insclr.data.pixels import Fit
 
 # After so many shapes that do not fit into the image the largest one that does is taken.
 _ATTEMPTS = 10
@@ -38,33 +35,6 @@ def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> T
         return resized(pixels, size, size)
     scale = size / max(height, width)
     return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
-
-
-def descriptor_views(
-    image: Image.Image, size: int, fit: Fit, *, zoom: float = 0.0, box: Box | None = None
-) -> list[Tensor]:
-    """The views at scale 1 whose descriptors are averaged: the whole image, or the part of it inside `box`.
-
-    With "longest" a crop is scaled together with its image: its longest side becomes size x max(crop) /
-    max(image), and it is never enlarged (the convention of cnnimageretrieval and of published numbers). With
-    "square" a crop is squashed to size x size like any other view, because a network trained on squares of one
-    size describes small ones badly; published numbers do not use squares. `zoom` adds a mirrored view of that
-    share of each side about the centre, made from the pixels of `image`.
-    """
-    if box is not None:
-        crop = crop_box(image, box)
-        if fit == "longest":
-            size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
-        image = crop
-    pixels = to_pixels(image)
-    views = [plain_view(pixels, size, fit)]
-    if zoom:
-        _, height, width = pixels.shape
-        inner = max(1, round(zoom * height)), max(1, round(zoom * width))
-        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
-        closer = pixels[:, top : top + inner[0], left : left + inner[1]]
-        views.append(plain_view(closer, size, fit).flip(2))
-    return views
 
 
 def at_scale(views: Tensor, scale: float) -> Tensor:

@@ -4,11 +4,13 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from insclr.data.decode import decode
 from insclr.data.labels import Labels
+from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
 from insclr.evaluation.evaluate import evaluate_labels, readable_rows
@@ -23,25 +25,26 @@ from insclr.evaluation.located import (
     evaluate_rows,
 )
 from insclr.evaluation.results import LabelResult
-from insclr.model.model_file import Model
 from insclr.progress import progress_bar, working
-from insclr.retrieval.describe import describe_images
+from insclr.retrieval.describe import as_opened, describe_images
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import SCALES, Cells, image_cells, maps_by
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.local.keep_asmk import SAMPLE
-from insclr.retrieval.local.ranking import verifier_name
 from insclr.retrieval.local.verification import image_features
-from insclr.retrieval.map_pooling import map_pooling
 from insclr.retrieval.rerank import Reranker
+from insclr.retrieval.reranker_names import verifier_name
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.regions import no_regions
+
+if TYPE_CHECKING:
+    from insclr.model.model_file import Model
 
 _PART = 32  # images described at once
 
 
 def measure_labels(
-    model: Model,
+    model: "Model | OpenedModel",
     labels: Labels,
     reranker: Reranker | None = None,
     *,
@@ -56,6 +59,7 @@ def measure_labels(
     model's own size, which is about that of a small thing in a large image. The score, which is made from the
     descriptors of whole images, is measured too, except with regions.
     """
+    model = as_opened(model)
     vectors = describe_images(model, labels.images, boxes=labels.query_boxes)
     if ranking == "global" and not verifier:
         with working("ranking"):
@@ -78,7 +82,7 @@ def measure_labels(
     return replace(result, calibration=calibration, answered=answered)
 
 
-def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
+def asmk_ranker(model: OpenedModel, labels: Labels) -> AsmkRanker:
     """Learn a vocabulary from the index images, and aggregate them and the queries."""
     index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
     sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
@@ -95,53 +99,42 @@ def asmk_ranker(model: Model, labels: Labels) -> AsmkRanker:
     return AsmkRanker(InvertedFile(codebook, [of_index[row] for row in index.tolist()]), of_queries)
 
 
-def _cells(model: Model, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
+def _cells(model: OpenedModel, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
     """The local descriptors of rows; all of them can be read, since they have been described."""
-    wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
-    maps_of, pooling = maps_by(model.network), map_pooling(model.network)
+    wanted, boxes = model.descriptor, labels.query_boxes or (None,) * len(labels)
     with progress_bar(title, len(rows)) as bar:
         for start in range(0, len(rows), _PART):
             part = rows[start : start + _PART]
             longest = round(wanted.size * max(SCALES))
             images = [decode(labels.images.file(row), None if boxes[row] else longest) for row in part]
-            parts = [boxes[row] for row in part]
-            found = image_cells(maps_of, pooling, images, size=wanted.size, fit=wanted.fit, boxes=parts)
+            found = image_cells(model, images, [boxes[row] for row in part])
             yield from zip(part, found, strict=True)
             bar.advance(len(part))
 
 
-def _verifier(name: str, model: Model, labels: Labels) -> RowVerifier | None:
+def _verifier(name: str, model: OpenedModel, labels: Labels) -> RowVerifier | None:
     if not name:
         return None
     if name == "dsm":
-        wanted, boxes = model.recipe.descriptor, labels.query_boxes or (None,) * len(labels)
+        wanted, boxes = model.descriptor, labels.query_boxes or (None,) * len(labels)
 
         @functools.cache
         def cells(row: int) -> Cells:
             longest = None if boxes[row] else round(wanted.size * max(dsm.SCALES))
-            (found,) = image_cells(
-                maps_by(model.network),
-                map_pooling(model.network),
-                [decode(labels.images.file(row), longest)],
-                size=wanted.size,
-                fit=wanted.fit,
-                boxes=[boxes[row]],
-                scales=dsm.SCALES,
-                most=dsm.MAX_CELLS,
-            )
-            return found
+            image = decode(labels.images.file(row), longest)
+            return image_cells(model, [image], [boxes[row]], dsm.SCALES, dsm.MAX_CELLS)[0]
 
         return CellVerifier(cells)
     return GeometricVerifier(image_features(labels.images, labels.query_boxes))
 
 
-def _regions(model: Model, labels: Labels, size: int) -> list[Regions]:
+def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:
     """The regions of the index rows; the others have none."""
     index = labels.role_ids("index")
-    settings = model.recipe.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
+    settings = model.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
     found: list[Regions] = []
     describe_images(model, labels.images.subset(index.tolist()), settings, regions=found)
-    regions = [no_regions(model.network.dim)] * len(labels)
+    regions = [no_regions(model.engine.dim)] * len(labels)
     for row, one in zip(index.tolist(), found, strict=True):
         regions[row] = one
     return regions

@@ -24,6 +24,7 @@ def train(
     device: str = "auto",
     cache: str | Path | None = None,
     answers: str | Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds the model, the log and the report.
 
@@ -31,7 +32,8 @@ def train(
     is the time for the rounds that train more than the last layer. `changes` are `key=value` settings of the recipe.
     `labels` serve only to log precision and mAP, but for recipes that say SUPERVISED. `resume` goes on with an
     interrupted run, which remembers all the rest: `train(None, out, resume=True)`. `cache` keeps features for other
-    runs on the same images. `answers` is a store whose names and answers are learned from.
+    runs on the same images. `answers` is a store whose names and answers are learned from. `engine` describes the
+    images on a CPU: auto, torch, onnx or openvino; torch trains.
 
     >>> model = insclr.train("PHOTOS", "RUN", "fast")
     >>> model.network.dim
@@ -49,6 +51,7 @@ def train(
         device=device,
         cache=cache,
         answers=answers,
+        engine=engine,
     )
     # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
     if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):

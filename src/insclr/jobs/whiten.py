@@ -1,5 +1,6 @@
 """Whitening folded into a model: learned on photos, with or without labels."""
 
+import copy
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from insclr.data.images import ImageList
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
+from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
@@ -28,15 +30,11 @@ def whiten_model(
     Without labels: PCA with `power`. With labels: Lw. The layer's output is whitened before it is normalised,
     so that both are one linear map.
     """
-    network, settings, skipped = model.network, model.recipe.descriptor, Skipped()
-    pooled = describe_with(
-        network,
-        images,
-        **settings.model_dump(),
-        skipped=skipped,
-        pooled=True,
-    )
-    network.cpu()  # what is left is small
+    settings, skipped = model.recipe.descriptor, Skipped()
+    engine = open_in_memory(model, device=str(model.network.device)).engine
+    found = describe_with(engine, images, **settings.model_dump(), skipped=skipped, output="pooled")
+    pooled = torch.from_numpy(found)
+    network = copy.deepcopy(model.network).cpu()  # what is left is small; the caller's model stays as it is
     readable = [i for i, path in enumerate(images.paths) if path not in skipped]
     with torch.no_grad():
         features = network.fc(pooled[readable]) if network.fc is not None else pooled[readable]

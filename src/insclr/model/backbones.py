@@ -10,7 +10,6 @@ import torch
 from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
-from insclr import torchvision_import  # noqa: F401  (timm imports torchvision, which must be importable first)
 from insclr.errors import UserError
 from insclr.model.weights import (
     EMBEDDED,
@@ -20,8 +19,9 @@ from insclr.model.weights import (
     read_weights,
     require_finite,
 )
+from insclr.torchvision_import import import_timm
 
-import timm  # isort: skip
+timm: Any = import_timm()
 
 _TIMM_NAME = {EMBEDDED: "tf_efficientnet_lite0"}
 
@@ -98,9 +98,8 @@ class Backbone(nn.Module):
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
         height = -(-size[0] // self.stride)
         columns = patches.shape[1] // height
-        grid = patches.transpose(1, 2).reshape(
-            len(patches), -1, height, columns
-        )  # (batch, channels, height, width)
+        # -1 for the batch: its length would become a constant of an exported graph.
+        grid = patches.transpose(1, 2).reshape(-1, patches.shape[2], height, columns)
         return FeatureMap(grid, tokens[:, 0] if self.prefix_tokens else None)
 
     @property

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from insclr.errors import UserError
+from insclr.model.stored import refuse_broken
 
 EMBEDDED = "efficientnet_lite0"
 
@@ -107,11 +108,7 @@ def misfits(
 def require_finite(weights: Mapping[str, Tensor], source: str) -> None:
     """Refuse weights with nan or inf where they come from: in training they would look like a wrong rate."""
     broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
-    if broken:
-        raise UserError(
-            f"{source}: {len(broken)} of {len(weights)} tensors hold values that are not finite, such as "
-            f"{broken[0]}. The file is damaged, or its training diverged: get another."
-        )
+    refuse_broken(broken, len(weights), source)
 
 
 def hub_file(config: Any) -> str:

@@ -1,39 +1,41 @@
-"""Descriptors of images: several scales, whole images or boxes, batched by equal shape."""
+"""Descriptors of images: several scales, whole images or boxes; threads decode and run the engine alike."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, list_images
-from insclr.data.loader import begin_worker, default_workers
+from insclr.data.pixels import Fit, Pixels, descriptor_views
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, at_scale, descriptor_views
+from insclr.data.workers import default_workers
+from insclr.engine.opened import OpenedModel, open_in_memory
+from insclr.engine.protocol import Engine, Features, Output, unit_rows
 from insclr.errors import UserError
 from insclr.files import content_hash
-from insclr.model.device import describing_autocast, describing_batch
-from insclr.model.model_file import Model
-from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
-from insclr.retrieval.map_pooling import map_pooling
+from insclr.retrieval.map_pooling import MapPooling, Maps, map_pooling
 from insclr.retrieval.regions import map_regions
 from insclr.retrieval.store.regions import no_regions
 from insclr.retrieval.store.rows import Regions
 
-# Views that wait for others of their shape hold at most so many pixels (about 200 MB).
-_PENDING_PIXELS = 64_000_000
+if TYPE_CHECKING:
+    from insclr.model.model_file import Model
+
+# An engine sees at most so many pixels at once, at the largest scale: what it holds meanwhile is many times that.
+_RUN_PIXELS = 4_000_000
 
 
 def describe_with(
-    network: DescriptorNetwork,
+    engine: Engine,
     images: ImageList,
     *,
     size: int,
@@ -45,64 +47,39 @@ def describe_with(
     workers: int = -1,
     skipped: Skipped | None = None,
     hashes: dict[int, str] | None = None,
-    pooled: bool = False,
+    output: Output = "descriptor",
     regions: list[Regions] | None = None,
+    pooling: MapPooling | None = None,
     title: str = "describing",
-) -> Tensor:
-    """Unit descriptors (images, dim), or pooled features before the FC, on the CPU.
+) -> Descriptors:
+    """Unit descriptors (images, dim), or pooled features before the FC as unit rows.
 
     The views of an image or of its box are those of `descriptor_views`, further scales are interpolated from
-    them. The unit descriptors of all views and scales are averaged into one. The row of an unreadable image is
+    them. The descriptors of all views and scales are averaged into one. The row of an unreadable image is
     zero, and `skipped` says why. `hashes` is filled with the `content_hash` of what each row was decoded from.
-    `batch` 0 is what suits the network's device. `regions` is filled with the regions of every image, pooled from the
-    map of its first view that is computed anyway; an unreadable image has none.
+    `batch` 0 is what suits the engine. `workers` threads take turns at decoding and describing; 0 is this one.
+    `regions` is filled with the regions of every image, which `pooling` makes of the map of its first view that is
+    computed anyway; an unreadable image has none.
     """
     skipped = skipped if skipped is not None else Skipped()
-    network.eval()
-    device = network.device
-    batch = batch or describing_batch(device)
-    dataset = _Views(images, boxes, size, fit, zoom, hashed=hashes is not None)
+    batch = batch or engine.batch
+    by = pooling if regions is not None else None
+    settings = _Settings(size, fit, tuple(scales), zoom, output, hashed=hashes is not None, pooling=by)
+    total = np.zeros((len(images), engine.dim if output == "descriptor" else engine.channels), np.float32)
+    parts = [range(start, min(start + batch, len(images))) for start in range(0, len(images), batch)]
+    job = partial(_described, engine, images, boxes, settings)
     workers = default_workers() if workers < 0 else workers
-    loader = DataLoader(
-        dataset,
-        batch_size=None,
-        num_workers=workers,
-        worker_init_fn=begin_worker,
-        prefetch_factor=16 if workers else None,
-        generator=torch.Generator(),  # its own: the loader must not draw from the run's random numbers
-    )
-    channels = network.backbone.channels if pooled else network.dim
-    total = torch.zeros(len(images), channels)  # (images, dim)
-    found_regions: dict[int, Regions] = {}
-    with progress_bar(title, len(images)) as bar, torch.inference_mode(), describing_autocast(device):
-        # What waits for its batch is no more than fits at the largest scale.
-        pending = _PENDING_PIXELS / max(1.0, *scales) ** 2
-        seen = _noted(loader, images, skipped, hashes, bar.advance)
-        for rows, first, stack in _equal_shapes(seen, batch, pending):
-            views = stack.to(device)
-            for scale in scales:
-                features = network.backbone(at_scale(views, scale))
-                found = network.pool(features)
-                found = (found if pooled else network.head(found)).float().cpu()
-                total.index_add_(0, torch.tensor(rows), found)
-                if regions is not None and scale == scales[0]:
-                    found_regions |= _first_view_regions(network, features.map, rows, first)
-    if regions is not None:
-        regions += [found_regions.get(row) or no_regions(network.dim) for row in range(len(images))]
-    return functional.normalize(total, dim=1)
-
-
-def _first_view_regions(
-    network: DescriptorNetwork, maps: Tensor, rows: list[int], first: list[bool]
-) -> dict[int, Regions]:
-    """The regions of the rows whose first view is in the batch."""
-    whole = [i for i, is_first in enumerate(first) if is_first]
-    if not whole:
-        return {}
-    found = map_regions(
-        maps[torch.tensor(whole, device=maps.device)].float().cpu().numpy(), map_pooling(network)
-    )
-    return dict(zip((rows[i] for i in whole), found, strict=True))
+    with progress_bar(title, len(images)) as bar:
+        for part, seen in zip(parts, _in_threads(job, parts, workers), strict=True):
+            total[part.start : part.stop] = seen.sums
+            for row, reason in seen.reasons.items():
+                skipped.add(images.paths[row], reason)
+            if hashes is not None:
+                hashes.update(seen.hashes)
+            if regions is not None:
+                regions += [seen.regions.get(row) or no_regions(engine.dim) for row in part]
+            bar.advance(len(part))
+    return unit_rows(total)
 
 
 def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scales: str) -> DescriptorRecipe:
@@ -126,71 +103,60 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
 
 
 def describe_images(
-    model: Model, images: ImageList | str | Path, settings: DescriptorRecipe | None = None, **options: Any
-) -> Tensor:
+    model: "Model | OpenedModel",
+    images: ImageList | str | Path,
+    settings: DescriptorRecipe | None = None,
+    **options: Any,
+) -> Descriptors:
     """Unit descriptors (images, dim) by a model, the way it remembers unless `settings` say otherwise.
 
-    `options` are those of `describe_with`: boxes, batch, workers, skipped.
+    `options` are those of `describe_with`: boxes, batch, workers, skipped, regions.
     """
     if not isinstance(images, ImageList):
         images = list_images(images)
-    chosen = settings or model.recipe.descriptor
-    return describe_with(model.network, images, **chosen.model_dump(), **options)
+    opened = as_opened(model, settings)
+    chosen = settings or opened.descriptor
+    if options.get("regions") is not None:
+        options["pooling"] = map_pooling(opened)
+    return describe_with(opened.engine_for(chosen), images, **chosen.model_dump(), **options)
 
 
-def _noted(
-    loader: "DataLoader[_Seen]",
-    images: ImageList,
-    skipped: Skipped,
-    hashes: dict[int, str] | None,
-    advance: Callable[[int], None],
-) -> Iterator["_Seen"]:
-    """What the loader gives, after writing down what is to be told about each image."""
-    for seen in loader:
-        advance(1)
-        if seen.reason:
-            skipped.add(images.paths[seen.row], seen.reason)
-        if hashes is not None:
-            hashes[seen.row] = seen.hash
-        yield seen
+def as_opened(model: "Model | OpenedModel", settings: DescriptorRecipe | None = None) -> OpenedModel:
+    """A model by the engine that suits this machine, unless it has one already."""
+    if isinstance(model, OpenedModel):
+        return model
+    return open_in_memory(model, settings=lambda remembered: settings or remembered)
 
 
-def _equal_shapes(
-    loader: Iterator["_Seen"], batch: int, pending: float
-) -> Iterator[tuple[list[int], list[bool], Tensor]]:
-    """Group the views of one shape into batches; the fullest group goes first when too many pixels wait.
+def describe_views(
+    engine: Engine,
+    views: Sequence[Pixels],
+    scales: Sequence[float],
+    output: Output,
+    see_maps: Callable[[Maps], None] | None = None,
+) -> Features:
+    """What the engine gives for views (3, H, W) of one shape, summed over scales: (views, dim).
 
-    Gives the rows of the views, which of them are their row's first view, and the views.
+    `see_maps` is called with the maps of the views at the first scale, some views at a time and in their order.
     """
-    waiting: dict[torch.Size, list[tuple[int, bool, Tensor]]] = defaultdict(list)
-    pixels = 0
-    for seen in loader:
-        for number, view in enumerate(seen.views):
-            waiting[view.shape].append((seen.row, number == 0, view))
-            pixels += view.numel()
-            full = len(waiting[view.shape]) >= batch
-            if full or pixels > pending:
-                shape = view.shape if full else max(waiting, key=lambda s: len(waiting[s]) * s.numel())
-                group = waiting.pop(shape)
-                pixels -= sum(one.numel() for _, _, one in group)
-                yield _batch(group)
-    for group in waiting.values():
-        yield _batch(group)
+    step = images_at_once(views[0].shape[1:], scales)
+    parts = []
+    for start in range(0, len(views), step):
+        stack = np.stack(views[start : start + step])
+        if see_maps is None:
+            found = [engine.run(stack, (output,), scale)[0] for scale in scales]
+        else:
+            first, maps = engine.run(stack, (output, "map"), scales[0])
+            see_maps(maps)
+            found = [first, *(engine.run(stack, (output,), scale)[0] for scale in scales[1:])]
+        parts.append(np.sum(found, axis=0))
+    return np.concatenate(parts)
 
 
-def _batch(group: list[tuple[int, bool, Tensor]]) -> tuple[list[int], list[bool], Tensor]:
-    rows, first, views = zip(*group, strict=True)
-    return list(rows), list(first), torch.stack(views)
-
-
-@dataclass
-class _Seen:
-    """One image as a worker saw it: its views, or the reason why there are none."""
-
-    row: int
-    views: list[Tensor] = field(default_factory=list)
-    reason: str = ""
-    hash: str = ""
+def images_at_once(sides: Sequence[int], scales: Sequence[float] = (1.0,)) -> int:
+    """How many images of these sides, at these scales, an engine is to see at once."""
+    largest = max(1.0, *scales) ** 2 * sides[0] * sides[1]
+    return max(1, int(_RUN_PIXELS // largest))
 
 
 def decoded_longest(size: int, zoom: float) -> int:
@@ -198,37 +164,82 @@ def decoded_longest(size: int, zoom: float) -> int:
     return round(size / (zoom or 1))
 
 
-class _Views(Dataset[_Seen]):
-    """The views of every image at scale 1."""
+@dataclass(frozen=True)
+class _Settings:
+    """What is to be made of every image."""
 
-    def __init__(
-        self,
-        images: ImageList,
-        boxes: Sequence[Box | None] | None,
-        size: int,
-        fit: Fit,
-        zoom: float,
-        *,
-        hashed: bool,
-    ) -> None:
-        self.images = images
-        self.boxes = boxes
-        self.size = size
-        self.fit: Fit = fit
-        self.zoom = zoom
-        self.hashed = hashed
+    size: int
+    fit: Fit
+    scales: tuple[float, ...]
+    zoom: float
+    output: Output
+    hashed: bool
+    pooling: MapPooling | None  # where regions are wanted
 
-    def __len__(self) -> int:
-        return len(self.images)
 
-    def __getitem__(self, row: int) -> _Seen:
-        box = self.boxes[row] if self.boxes is not None else None
+@dataclass
+class _Described:
+    """Some consecutive images: the sums of their descriptors, and what is to be told about each."""
+
+    sums: Features  # (images, dim)
+    reasons: dict[int, str] = field(default_factory=dict)
+    hashes: dict[int, str] = field(default_factory=dict)
+    regions: dict[int, Regions] = field(default_factory=dict)
+
+
+def _described(
+    engine: Engine, images: ImageList, boxes: Sequence[Box | None] | None, settings: _Settings, part: range
+) -> _Described:
+    """Decode a part of the images, each once for all of its views, and describe the views of one shape together."""
+    dim = engine.dim if settings.output == "descriptor" else engine.channels
+    seen = _Described(np.zeros((len(part), dim), np.float32))
+    # By shape, since those of one shape are described together, and first views, whose maps have regions, apart.
+    waiting: dict[tuple[tuple[int, ...], bool], list[tuple[int, Pixels]]] = defaultdict(list)
+    for row in part:
+        box = boxes[row] if boxes is not None else None
         # A box is given in the pixels of the file: only a whole image may be decoded smaller.
-        longest = None if box else decoded_longest(self.size, self.zoom)
+        longest = None if box else decoded_longest(settings.size, settings.zoom)
+        seen.hashes[row] = ""
         try:
-            content = read_image_bytes(self.images.file(row))
+            content = read_image_bytes(images.file(row))
             image = decode(content, longest)
         except BadImage as bad:
-            return _Seen(row, reason=bad.reason)
-        views = descriptor_views(image, self.size, self.fit, zoom=self.zoom, box=box)
-        return _Seen(row, views, hash=content_hash(content) if self.hashed else "")
+            seen.reasons[row] = bad.reason
+            continue
+        if settings.hashed:
+            seen.hashes[row] = content_hash(content)
+        views = descriptor_views(image, settings.size, settings.fit, zoom=settings.zoom, box=box)
+        for number, view in enumerate(views):
+            waiting[view.shape, number == 0 and settings.pooling is not None].append((row, view))
+    for (_, regional), group in waiting.items():
+        rows, views = [row for row, _ in group], [view for _, view in group]
+        regions: list[Regions] = []
+        pooling = settings.pooling if regional else None
+        see_maps = partial(_add_regions, regions, pooling) if pooling else None
+        found = describe_views(engine, views, settings.scales, settings.output, see_maps)
+        np.add.at(seen.sums, [row - part.start for row in rows], found)
+        if pooling:
+            seen.regions.update(zip(rows, regions, strict=True))
+    return seen
+
+
+def _add_regions(regions: list[Regions], pooling: MapPooling, maps: Maps) -> None:
+    regions += map_regions(maps, pooling)
+
+
+def _in_threads(job: Any, parts: Iterable[range], workers: int) -> Iterator[_Described]:
+    """The job's results in order; a few parts are begun ahead. What it does leaves Python most of the time."""
+    if not workers:
+        yield from map(job, parts)
+        return
+    begun: list[Future[_Described]] = []
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="describe")
+    try:
+        for part in parts:
+            begun.append(threads.submit(job, part))
+            if len(begun) > 2 * workers:
+                yield begun.pop(0).result()
+        while begun:
+            yield begun.pop(0).result()
+    finally:
+        threads.shutdown(wait=True, cancel_futures=True)

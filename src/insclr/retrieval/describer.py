@@ -4,28 +4,30 @@ import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from PIL import Image
-from torch.nn import functional
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
+from insclr.data.pixels import descriptor_views
 from insclr.data.skipped import Skipped
-from insclr.data.views import at_scale, descriptor_views
+from insclr.engine.opened import OpenedModel, open_model, open_pretrained
+from insclr.engine.protocol import unit_rows
 from insclr.errors import UserError
-from insclr.model.device import describing_autocast, place
-from insclr.model.model_file import Model, resolve_model
-from insclr.retrieval.describe import decoded_longest, describe_with
+from insclr.model.stored import PRETRAINED
+from insclr.retrieval.describe import as_opened, decoded_longest, describe_views, describe_with
 from insclr.retrieval.local import dsm
-from insclr.retrieval.local.cells import SCALES, Cells, MapsOf, image_cells, maps_by
+from insclr.retrieval.local.cells import MAX_CELLS, SCALES, Cells, image_cells
 from insclr.retrieval.map_pooling import MapPooling, map_pooling
 from insclr.retrieval.store import Regions, StoreInfo
 
-# So few files are decoded in this process: starting others would take longer.
+if TYPE_CHECKING:
+    from insclr.model.model_file import Model
+
+# So few files are described in this thread: starting others would take longer.
 _FEW_FILES = 16
 _SIZES = (16, 4096)
 
@@ -78,17 +80,17 @@ class CellDescriber(Protocol):
 class ModelDescriber:
     """A describer with a model's network, at the size and scales of its recipe; safe to share by threads."""
 
-    def __init__(self, name: str, model: Model, workers: int = -1, size: int = 0) -> None:
+    def __init__(self, name: str, model: "Model | OpenedModel", workers: int = -1, size: int = 0) -> None:
         # A store is used from other folders too: it remembers where the model really is.
         self.name = str(Path(name).resolve()) if Path(name).exists() else name
-        self.fingerprint = model.fingerprint
-        self.dim = model.network.dim
         if size and not _SIZES[0] <= size <= _SIZES[1]:
             raise UserError(f"images can be described at {_SIZES[0]} to {_SIZES[1]} pixels, not at {size}")
-        self.size = size if size != model.recipe.descriptor.size else 0
-        self._descriptor = model.recipe.descriptor.with_(**({"size": size} if size else {}))
+        self._model = as_opened(model)
+        self.fingerprint = self._model.fingerprint
+        self.dim = self._model.engine.dim
+        self.size = size if size != self._model.descriptor.size else 0
+        self._descriptor = self._model.descriptor.with_(**({"size": size} if size else {}))
         self.longest = decoded_longest(self._descriptor.size, self._descriptor.zoom)
-        self._model = model
         self._workers = workers
         # Two at a time: more would only take the cores from each other.
         self._turns = threading.BoundedSemaphore(2)
@@ -103,15 +105,16 @@ class ModelDescriber:
         hashes: dict[int, str] = {}
         with self._turns:
             found = describe_with(
-                self._model.network,
+                self._model.engine_for(self._descriptor),
                 images,
                 **self._descriptor.model_dump(),
                 workers=0 if len(images) <= _FEW_FILES else self._workers,
                 skipped=skipped,
                 hashes=hashes,
                 regions=regions,
+                pooling=self._pooling if regions is not None else None,
             )
-        return np.asarray(found.numpy(), dtype=np.float32), [hashes[i] for i in range(len(images))]
+        return found, [hashes[i] for i in range(len(images))]
 
     def images(
         self,
@@ -124,56 +127,62 @@ class ModelDescriber:
 
         With `own_size` they are described at the size that the model remembers: to be compared with regions.
         """
-        wanted = self._model.recipe.descriptor if own_size else self._descriptor
-        network = self._model.network.eval()
-        device = network.device
-        descriptors = []
-        with self._turns, torch.inference_mode(), describing_autocast(device):
+        wanted = self._model.descriptor if own_size else self._descriptor
+        engine = self._model.engine_for(wanted)
+        rows = []
+        with self._turns:
             for image, box in zip(images, boxes or [None] * len(images), strict=True):
                 views = descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom, box=box)
-                stacks = [view[None].to(device) for view in views]
-                found = [network(at_scale(stack, scale))[0] for stack in stacks for scale in wanted.scales]
-                total = torch.stack([one.float().cpu() for one in found]).sum(0)  # (dim,)
-                descriptors.append(functional.normalize(total, dim=0))
-        return np.asarray(torch.stack(descriptors).numpy(), dtype=np.float32)
+                found = [describe_views(engine, [view], wanted.scales, "descriptor")[0] for view in views]
+                rows.append(np.sum(found, axis=0))
+        return unit_rows(np.stack(rows))
 
     @cached_property
-    def _maps(self) -> tuple[MapsOf, MapPooling]:
-        return maps_by(self._model.network), map_pooling(self._model.network)
+    def _pooling(self) -> MapPooling:
+        return map_pooling(self._model)
 
     @property
     def cells_longest(self) -> int:
         """The longest side at which an image is to be decoded for `cells`."""
-        return round(self._model.recipe.descriptor.size * max(SCALES))
+        return round(self._model.descriptor.size * max(SCALES))
 
     def cells(self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None) -> list[Cells]:
         """The local descriptors of RGB images in memory, or of the parts of them inside boxes."""
-        wanted = self._model.recipe.descriptor
-        with self._turns:
-            return image_cells(*self._maps, images, size=wanted.size, fit=wanted.fit, boxes=boxes)
+        return self._cells(images, boxes)
 
     def map_cells(
         self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
     ) -> list[Cells]:
         """The strongest cells of one map of each image, for deep spatial matching."""
-        wanted = self._model.recipe.descriptor
+        return self._cells(images, boxes, dsm.SCALES, dsm.MAX_CELLS)
+
+    def _cells(
+        self,
+        images: Sequence[Image.Image],
+        boxes: Sequence[Box | None] | None,
+        scales: Sequence[float] = SCALES,
+        most: int = MAX_CELLS,
+    ) -> list[Cells]:
         with self._turns:
-            return image_cells(
-                *self._maps,
-                images,
-                size=wanted.size,
-                fit=wanted.fit,
-                boxes=boxes,
-                scales=dsm.SCALES,
-                most=dsm.MAX_CELLS,
-            )
+            return image_cells(self._model, images, boxes, scales, most)
 
 
-def describer_of(info: StoreInfo, model: str = "", workers: int = -1, device: str = "auto") -> ModelDescriber:
-    """The describer for queries to a store: its own model, or `model` where that has moved."""
+def describer_of(
+    info: StoreInfo,
+    model: str = "",
+    workers: int = -1,
+    device: str = "auto",
+    engine: str = "auto",
+    streams: int = 1,
+) -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved.
+
+    `streams` queries are described at a time.
+    """
     name = model or info.model
-    found = resolve_model(name)
-    place(found.network, device)
-    describer = ModelDescriber(name, found, workers, info.size)
-    info.refuse_other_model(describer.fingerprint, "searched here")
-    return describer
+    if name.startswith(PRETRAINED) and name == info.model:
+        opened = open_pretrained(name, info.fingerprint, engine=engine, device=device, streams=streams)
+    else:
+        opened = open_model(name, engine=engine, device=device, streams=streams)
+    info.refuse_other_model(opened.fingerprint, "searched here")
+    return ModelDescriber(name, opened, workers, info.size)

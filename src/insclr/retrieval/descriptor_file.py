@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.files import open_file, whole_file
-from insclr.model.model_file import Model
 from insclr.recipe import DescriptorRecipe
-from insclr.retrieval.describe import describe_images
+from insclr.retrieval.describe import as_opened, describe_images
+
+if TYPE_CHECKING:
+    from insclr.model.model_file import Model
 
 _CHUNK = 2048  # images between two writes: what a kill can cost
 _UNREADABLE = (
@@ -54,7 +58,7 @@ class DescribeSummary:
 
 
 def describe_to_file(
-    model: Model, images: ImageList, out: Path, settings: DescriptorRecipe
+    model: "Model | OpenedModel", images: ImageList, out: Path, settings: DescriptorRecipe
 ) -> DescribeSummary:
     """Describe the images that `out` does not hold yet, or holds in an older state, and write it whole.
 
@@ -62,7 +66,8 @@ def describe_to_file(
     out and listed in `out` + .skipped.csv.
     """
     _check_suffix(out)
-    key = _key(model, settings)
+    opened = as_opened(model, settings)
+    key = _key(opened.fingerprint, settings)
     parts = out.with_name(f".{out.name}.parts")
     known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
     for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
@@ -73,14 +78,14 @@ def describe_to_file(
     skipped = Skipped()
     for start in range(0, len(missing), _CHUNK):
         ids = missing[start : start + _CHUNK]
-        descriptors = describe_images(model, images.subset(ids), settings, skipped=skipped).numpy()
+        descriptors = describe_images(opened, images.subset(ids), settings, skipped=skipped)
         good = [place for place, i in enumerate(ids) if images.paths[i] not in skipped]
         chunk = [wanted[ids[place]] for place in good]
         number = len(list(parts.glob("*.npz")))
         _write(parts / f"{number:05d}.npz", _table(key, chunk, descriptors[good]))
         known |= {row: descriptors[place] for row, place in zip(chunk, good, strict=True)}
     rows = [row for row in wanted if row in known]
-    stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, model.network.dim), np.float32)
+    stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, opened.engine.dim), np.float32)
     _write(out, _table(key, rows, stack))
     skipped.write(out.with_name(f"{out.name}.skipped.csv"))
     shutil.rmtree(parts, ignore_errors=True)
@@ -89,9 +94,11 @@ def describe_to_file(
     )
 
 
-def _key(model: Model, settings: DescriptorRecipe) -> str:
+def _key(fingerprint: str, settings: DescriptorRecipe) -> str:
     """What a descriptor depends on besides its image."""
-    key = f"{model.fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    key = (
+        f"{fingerprint} size={settings.size} fit={settings.fit} scales={settings.scales} zoom={settings.zoom}"
+    )
     # Older files have scales resized from the file: their descriptors must not be mixed with ours.
     return key if settings.scales == (1.0,) else f"{key} interpolated"
 

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors
+from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import MAC, RMAC, ClassToken, GeM
 
 Maps = NDArray[np.float32]  # (batch, channels, height, width)
 Square = tuple[int, int, int]  # top, left, side, in cells of the map
@@ -68,18 +66,15 @@ def _summed(maps: NDArray[np.floating]) -> NDArray[np.float64]:
     return sums
 
 
-def map_pooling(network: DescriptorNetwork) -> MapPooling:
-    """How this network does it; UserError for one that does not pool its map."""
-    pooling = network.pooling
-    if isinstance(pooling, ClassToken):
+def map_pooling(model: OpenedModel) -> MapPooling:
+    """How the network of this model does it; UserError for one that does not pool its map."""
+    network = model.recipe.network
+    if network.pooling == "cls":
         raise UserError(
             "A network that pools by its class token has no regions: choose a model with another pooling."
         )
-    # A region of R-MAC is a maximum; the average is what is left.
-    p = float(pooling.p) if isinstance(pooling, GeM) else math.inf if isinstance(pooling, MAC | RMAC) else 1.0
-
-    @torch.inference_mode()
-    def head(pooled: NDArray[np.float32]) -> Descriptors:
-        return np.asarray(network.head(torch.from_numpy(pooled).to(network.device)).float().cpu().numpy())
-
-    return MapPooling(p, network.normalise_pooled, head)
+    # A region of R-MAC is a maximum.
+    powers = {"spoc": 1.0, "mac": math.inf, "rmac": math.inf}
+    return MapPooling(
+        powers.get(network.pooling, model.gem_p), network.normalise_pooled or not network.dim, model.head
+    )

@@ -27,11 +27,9 @@ from insclr.retrieval.local.ranking import (
     check_ranking,
     joined_queries,
     verified,
-    verifier_name,
 )
 from insclr.retrieval.regions import search_best_region
-from insclr.retrieval.rerank import Ranking
-from insclr.retrieval.rerank import rerank as reranker_named
+from insclr.retrieval.reranker_names import require_known, verifier_name
 from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Condition, Store, open_store, parse_where
 
@@ -62,6 +60,7 @@ class Search:
         if self.aggregate not in ("mean", "max"):
             raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
         check_ranking(self.ranking)
+        require_known(self.rerank)
 
     @property
     def verifier(self) -> str:
@@ -130,6 +129,7 @@ def search_files(
     box: Box | None = None,
     model: str = "",
     device: str = "auto",
+    engine: str = "auto",
 ) -> Iterator[Found]:
     """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
@@ -140,7 +140,7 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        describer = describer_of(store.info, model, workers=0, device=device)
+        describer = describer_of(store.info, model, workers=0, device=device, engine=engine)
         for i, path in enumerate(images.paths):
             try:
                 image = decode(images.file(i), None if box else describer.longest)
@@ -251,6 +251,10 @@ def _by_asmk(
 
 def _reranked(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
+    # Imported here: a plain search need not wait for what re-ranking computes with.
+    from insclr.retrieval.rerank import Ranking
+    from insclr.retrieval.rerank import rerank as reranker_named
+
     rerank = reranker_named(name)
     if len(found.ids) < 2:
         return found

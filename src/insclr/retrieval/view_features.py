@@ -7,24 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
+from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.images import ImageList
+from insclr.data.pixels import Pixels, descriptor_views
 from insclr.data.skipped import Skipped
-from insclr.data.views import at_scale, descriptor_views
+from insclr.engine.protocol import unit_rows
 from insclr.files import content_hash
-from insclr.model.device import describing_autocast
 from insclr.model.model_file import Model
+from insclr.retrieval.describe import describe_views
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.database import connect, explained
 
-_BATCH = 32  # views a forward pass
+_BATCH = 32  # files between two looks into the database
 _SCHEMA = "CREATE TABLE IF NOT EXISTS features (hash TEXT PRIMARY KEY, rows BLOB NOT NULL)"
+
+Features = NDArray[np.float16]  # (views, channels)
 
 
 class FeatureDescriber(ModelDescriber):
@@ -61,7 +62,7 @@ class FeatureDescriber(ModelDescriber):
                 )
                 rows.executemany(
                     "INSERT OR IGNORE INTO features VALUES (?, ?)",
-                    [(hashes[i], features.numpy().tobytes()) for i, features in found.items()],
+                    [(hashes[i], features.tobytes()) for i, features in found.items()],
                 )
                 kept |= {hashes[i]: features for i, features in found.items()}
                 for i in contents:
@@ -80,19 +81,19 @@ class FeatureDescriber(ModelDescriber):
                 skipped.add(images.paths[i], f"cannot be read: {error.strerror}")
         return contents
 
-    def _kept(self, rows: sqlite3.Connection, hashes: Sequence[str]) -> dict[str, Tensor]:
+    def _kept(self, rows: sqlite3.Connection, hashes: Sequence[str]) -> dict[str, Features]:
         places = ",".join("?" * len(hashes))
         found = rows.execute(f"SELECT hash, rows FROM features WHERE hash IN ({places})", list(hashes))
-        channels = self._model.network.backbone.channels
-        return {
-            image: torch.from_numpy(np.frombuffer(blob, dtype="<f2").copy()).reshape(-1, channels)
-            for image, blob in found
-        }
+        channels = self._model.engine.channels
+        return {image: np.frombuffer(blob, dtype="<f2").reshape(-1, channels) for image, blob in found}
 
-    def _computed(self, images: ImageList, contents: dict[int, bytes], skipped: Skipped) -> dict[int, Tensor]:
+    def _computed(
+        self, images: ImageList, contents: dict[int, bytes], skipped: Skipped
+    ) -> dict[int, Features]:
         """Pooled features (views, channels) of images, those of one shape in one pass."""
-        wanted, network = self._model.recipe.descriptor, self._model.network.eval()
-        views: list[tuple[int, Tensor]] = []
+        wanted = self._model.descriptor
+        engine = self._model.engine_for(wanted)
+        views: list[tuple[int, Pixels]] = []
         for i, content in contents.items():
             try:
                 image = decode(content, self.longest)
@@ -102,22 +103,19 @@ class FeatureDescriber(ModelDescriber):
             views += [
                 (i, view) for view in descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom)
             ]
-        found: dict[int, list[Tensor]] = {}
-        with self._turns, torch.inference_mode(), describing_autocast(network.device):
+        found: dict[int, list[Features]] = {}
+        with self._turns:
             for shape in {view.shape for _, view in views}:
                 alike = [(i, view) for i, view in views if view.shape == shape]
-                stack = torch.stack([view for _, view in alike]).to(network.device)
                 for scale in wanted.scales:
-                    pooled = torch.cat(
-                        [network.pooled(at_scale(part, scale)) for part in stack.split(_BATCH)]
-                    )
-                    for (i, _), row in zip(alike, pooled.half().cpu(), strict=True):
+                    pooled = describe_views(engine, [view for _, view in alike], (scale,), "pooled")
+                    for (i, _), row in zip(alike, pooled.astype("<f2"), strict=True):
                         found.setdefault(i, []).append(row)
-        return {i: torch.stack(rows) for i, rows in found.items()}
+        return {i: np.stack(rows) for i, rows in found.items()}
 
-    def _described(self, features: Tensor) -> Descriptors:
-        described = self._model.network.describe_pooled(features)  # (views, dim)
-        return np.asarray(functional.normalize(described.sum(0), dim=0).numpy(), dtype=np.float32)
+    def _described(self, features: Features) -> Descriptors:
+        described = self._model.head(features.astype(np.float32))  # (views, dim)
+        return unit_rows(described.sum(0))
 
 
 def _digest(model: Model) -> str:

@@ -6,8 +6,11 @@ so that a million images cost no memory and the ranks of a node share the pages.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
+from insclr.data.workers import usable_cores
+from insclr.engine.protocol import Engine, Output
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork
@@ -29,7 +34,7 @@ from insclr.ranks import Ranks
 
 _BLOCK = 1024  # images a file
 _BATCH = 32  # images a forward pass
-_Kind = Callable[[DescriptorNetwork, Tensor], Tensor]  # images to rows
+_Rows = Callable[[Tensor], Tensor]  # images (B, 3, H, W) to rows (B, ...) in half precision on the CPU
 _PLAIN, _VIEWS, _ABOUT = "plain.bin", "views.bin", "about.json"
 
 
@@ -67,11 +72,13 @@ def pooled_features(
     skipped: Skipped,
     ranks: Ranks | None = None,
     maps: bool = False,
+    engine: Engine | None = None,
     title: str = "describing",
 ) -> PooledFeatures:
     """Read the features from `folder`, computing what is not there yet; ranks share the work.
 
-    With `maps` they are the flattened maps that enter the late layers, instead of pooled features.
+    With `maps` they are the flattened maps that enter the late layers, instead of pooled features. `engine` runs the
+    network instead of torch.
     """
     ranks = ranks or Ranks()
     settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
@@ -81,9 +88,11 @@ def pooled_features(
         settings += f" {augmentation}"
     if not (maps or network.normalise_pooled):
         settings += " not normalised"
+    if engine is not None:
+        # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
+        settings += f" {engine.name}"
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
-    kind = _early if maps else _pooled
     if not ranks.from_first((home / _ABOUT).exists()):
         spec = ViewSpec(
             plain_size=plain_size,
@@ -99,7 +108,8 @@ def pooled_features(
         with progress_bar(title, total, done=total - sum(map(len, own))) as bar:
             for block in own:
                 file = _block(home, block.start)
-                _write_block(file, network, images, list(block), spec, seed, workers, kind, bar.advance)
+                with _rows_by(network, engine, maps) as rows:
+                    _write_block(file, rows, images, list(block), spec, seed, workers, bar.advance)
         ranks.barrier()
         if ranks.first:
             _join(home, [_block(home, block.start) for block in blocks], views)
@@ -115,22 +125,22 @@ def plain_features(
     Half precision, on the CPU; zero for an image that cannot be read.
     """
     spec = ViewSpec(plain_size=size, augmented=0)
-    return _describe(network, images, ids, spec, 0, workers, _pooled, skipped, lambda _: None)["plain"]
+    with _rows_by(network, None, maps=False) as rows:
+        return _describe(rows, images, ids, spec, 0, workers, skipped, lambda _: None)["plain"]
 
 
 def _write_block(
     file: Path,
-    network: DescriptorNetwork,
+    rows: _Rows,
     images: ImageList,
     ids: list[int],
     spec: ViewSpec,
     seed: int,
     workers: int,
-    kind: _Kind,
     advance: Callable[[int], None],
 ) -> None:
     skipped = Skipped()
-    tensors = _describe(network, images, ids, spec, seed, workers, kind, skipped, advance)
+    tensors = _describe(rows, images, ids, spec, seed, workers, skipped, advance)
     with whole_file(file) as scratch:
         safetensors.torch.save_file(tensors, scratch, {"skipped": json.dumps(list(skipped))})
 
@@ -199,30 +209,41 @@ def _map(file: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.from_file(str(file), shared=False, size=size, dtype=torch.float16).view(shape)
 
 
-def _pooled(network: DescriptorNetwork, images: Tensor) -> Tensor:
-    return network.pooled(images)
-
-
-def _early(network: DescriptorNetwork, images: Tensor) -> Tensor:
-    return network.backbone.early(images).flatten(1)
+@contextmanager
+def _rows_by(network: DescriptorNetwork, engine: Engine | None, maps: bool) -> Iterator[_Rows]:
+    """What makes rows of images: the network by torch, or an engine called by as many threads as it has cores."""
+    if engine is None:
+        yield partial(_by_torch, network.eval(), maps)
+        return
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        yield partial(_by_engine, engine, threads, "early" if maps else "pooled")
 
 
 @torch.inference_mode()
+def _by_torch(network: DescriptorNetwork, maps: bool, images: Tensor) -> Tensor:
+    images = images.to(network.device)
+    rows = network.backbone.early(images).flatten(1) if maps else network.pooled(images)
+    return rows.half().cpu()
+
+
+def _by_engine(engine: Engine, threads: ThreadPoolExecutor, output: Output, images: Tensor) -> Tensor:
+    parts = [part.numpy() for part in images.split(engine.batch)]
+    found = threads.map(lambda part: engine.run(part, (output,))[0], parts)
+    return torch.cat([torch.from_numpy(rows).flatten(1).half() for rows in found])
+
+
 def _describe(
-    network: DescriptorNetwork,
+    make_rows: _Rows,
     images: ImageList,
     ids: list[int],
     spec: ViewSpec,
     seed: int,
     workers: int,
-    kind: _Kind,
     skipped: Skipped,
     advance: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    network.eval()
-    device = next(network.parameters()).device
-    blank = torch.zeros(1, 3, spec.plain_size, spec.plain_size, dtype=torch.uint8, device=device)
-    channels, first = kind(network, blank).shape[1], ids[0]
+    blank = torch.zeros(1, 3, spec.plain_size, spec.plain_size, dtype=torch.uint8)
+    channels, first = make_rows(blank).shape[1], ids[0]
     plain = torch.zeros(len(ids), channels, dtype=torch.float16)
     views = torch.zeros(spec.augmented, len(ids), channels, dtype=torch.float16)
     seen = torch.zeros(len(ids), dtype=torch.bool)
@@ -234,11 +255,11 @@ def _describe(
         # A replacement for an unreadable image may come from another block: it has its own row there.
         here = (batch.ids >= first) & (batch.ids < first + len(ids))
         rows = batch.ids[here] - first
-        plain[rows] = kind(network, batch.plain[here].to(device)).half().cpu()
+        plain[rows] = make_rows(batch.plain[here])
         seen[rows] = True
         if batch.augmented is not None:
             for number, view in enumerate(batch.augmented):
-                views[number, rows] = kind(network, view[here].to(device)).half().cpu()
+                views[number, rows] = make_rows(view[here])
         advance(len(batch.ids))
     return {"plain": plain, "views": views, "seen": seen}
 

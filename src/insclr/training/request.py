@@ -4,6 +4,7 @@ from pathlib import Path
 
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels, match_instances, read_labels
+from insclr.engine.choose import require_engine
 from insclr.errors import UserError
 from insclr.recipe import Recipe, load_recipe
 from insclr.run_folder import RunReader, kept_recipe
@@ -32,9 +33,17 @@ def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool
     return source if isinstance(source, ImageList) else list_images(source)
 
 
-def remembered(out: Path, name: str, resume: bool) -> Path | None:
-    """The path that a resumed run was given under this name when it began."""
+def remembered(out: Path, name: str, resume: bool) -> str | None:
+    """What a resumed run was given under this name when it began."""
     return RunReader(out).option(name) if resume and kept_recipe(out) else None
+
+
+def wanted_engine(engine: str, kept: str | None, device: str) -> str:
+    """The engine that was asked for; "auto" leaves a resumed run the one that it was given."""
+    if engine != "auto" or kept is None:
+        return engine
+    require_engine(kept, device)
+    return kept
 
 
 def wanted_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:

@@ -8,8 +8,12 @@ from torch import Tensor
 from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.engine.choose import open_engine
+from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.protocol import Engine, Head
 from insclr.errors import UserError
 from insclr.methods.method import Needs
+from insclr.model.model_file import weights_of
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
@@ -17,6 +21,8 @@ from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.sources.images import step_views
 from insclr.training.sources.maps import LateLayers
 
+# For fewer views than these an engine does not make up for the export.
+_FEW_VIEWS = 600
 _DECODED_BYTES = 4 << 30  # of decoded images kept on disk while a run trains on images
 
 
@@ -27,14 +33,23 @@ class RoundFeatures:
     """
 
     def __init__(
-        self, recipe: Recipe, images: ImageList, cache: Path, workers: int, skipped: Skipped, ranks: Ranks
+        self,
+        recipe: Recipe,
+        images: ImageList,
+        cache: Path,
+        workers: int,
+        skipped: Skipped,
+        ranks: Ranks,
+        engine: str = "torch",
     ) -> None:
+        """`engine` is the name of the one that describes images on a CPU."""
         self.recipe = recipe
         self.images = images
         self.cache = cache
         self.workers = workers
         self.skipped = skipped
         self.ranks = ranks
+        self.engine = engine
         self.usable: Tensor | None = None  # (N,) ids, ascending
         self._latest: tuple[str, PooledFeatures] | None = None
 
@@ -106,8 +121,36 @@ class RoundFeatures:
             skipped=self.skipped,
             ranks=self.ranks,
             maps=maps,
+            engine=self._opened(network, recipe, views, maps),
         )
         return found if self.usable is None else found.of(self.usable)
+
+    def _opened(
+        self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, maps: bool
+    ) -> Engine | None:
+        """The engine for the network as it is now; None is torch. All ranks take the same."""
+        few = self.engine == "auto" and len(self.images) * (1 + views) < _FEW_VIEWS
+        wanted = "torch" if few or network.device.type != "cpu" else self.engine
+        if wanted == "torch":
+            return None
+        weights = weights_of(network.state_dict())
+        source = GraphSource(trunk_digest(self.recipe.network, weights), lambda: network)
+
+        def opened(name: str) -> Engine:
+            return open_engine(
+                source,
+                Head(),
+                size=recipe.plain_size,
+                square=recipe.plain_size == recipe.augmented_size or not views,
+                wanted=name,
+                device="cpu",
+                kind="early" if maps else "trunk",
+            )
+
+        engine = opened(wanted) if self.ranks.first else None
+        chosen = self.ranks.from_first(engine.name if engine else "")
+        engine = engine or opened(chosen)
+        return None if chosen == "torch" else engine
 
 
 def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:

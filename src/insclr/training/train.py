@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
-from insclr.data.loader import default_workers
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
 from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
@@ -35,7 +36,13 @@ from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
-from insclr.training.request import remembered, wanted_images, wanted_labels, wanted_recipe
+from insclr.training.request import (
+    remembered,
+    wanted_engine,
+    wanted_images,
+    wanted_labels,
+    wanted_recipe,
+)
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures
 from insclr.training.schedule import seconds_for_round
@@ -57,22 +64,25 @@ def train(
     device: str = "auto",
     cache: str | Path | None = None,
     answers: str | Path | None = None,
+    engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
     pooled features for other runs on the images. `answers` is a store whose names and answers are learned from.
-    A resumed run remembers its images, recipe, labels, cache and answers.
+    `engine` describes the images on a CPU; torch trains. A resumed run remembers its images, recipe, labels, cache,
+    answers and engine.
     """
     out = Path(out)
+    require_engine(engine, device)  # before anything is made
     wanted = wanted_recipe(out, recipe, changes, resume)
-    chosen = pick_device(device)  # before anything is made
+    chosen = pick_device(device)
     if answers is not None and not any(create_method(each.method).teachable for each in wanted.rounds):
         raise UserError(
             f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
         )
     if answers is not None and not resume:
-        require_said(answers)  # before anything is made
+        require_said(answers)
     with joined() as ranks:
         for each in wanted.rounds:
             if each.train == "all":
@@ -80,22 +90,28 @@ def train(
         with ranks.in_turn():
             listed = wanted_images(images, out, resume) if ranks.first else None
             given = {
-                "images": None if isinstance(images, ImageList) else images,
-                "labels": labels,
-                "cache": cache,
+                "images": "" if isinstance(images, ImageList) else _absolute(images),
+                "labels": _absolute(labels),
+                "cache": _absolute(cache),
+                "engine": "" if engine == "auto" else engine,
             }
             truth = wanted_labels(wanted, labels or remembered(out, "labels", resume), listed)
             run = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
         if not ranks.from_first(run.finished):
-            features = Path(cache) if cache else run.option("cache") or run.cache
+            features = Path(cache or run.option("cache") or run.cache)
+            by = wanted_engine(engine, run.option("engine"), device)
             try:
                 with run.writing() if ranks.first else nullcontext():
-                    _Training(run, wanted, listed, truth, chosen, features, ranks, answers).complete()
+                    _Training(run, wanted, listed, truth, chosen, features, ranks, by, answers).complete()
             except BaseException:
                 if ranks.first:
                     run.abandon()
                 raise
         return load_model(run.path / MODEL_NAME)
+
+
+def _absolute(path: str | Path | None) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 class _Training:
@@ -110,6 +126,7 @@ class _Training:
         device: torch.device,
         cache: Path,
         ranks: Ranks,
+        engine: str,
         answers: str | Path | None = None,
     ) -> None:
         self.run = run
@@ -128,7 +145,7 @@ class _Training:
             run.answers(answers)
         if not ranks.first:
             require_visible(self.listed)
-        self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks)
+        self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks, engine)
         self.labels = labels
 
     def complete(self) -> None:

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from insclr.data.decode import BadImage, Box
 from insclr.files import content_hash
-from insclr.retrieval.rerank import RERANKERS
+from insclr.retrieval.reranker_names import RERANKER_NAMES
 from insclr.retrieval.search import MAX_TOP, Search, search_set
 from insclr.retrieval.store import Row
 from insclr.web.answers import (
@@ -100,7 +100,7 @@ def about(served: Offer) -> AboutAnswer:
     )
     return AboutAnswer(
         stores=stores,
-        rerankers=sorted([*RERANKERS, "geometric"]),
+        rerankers=sorted([*RERANKER_NAMES, "geometric"]),
         limits=limits,
         originals=settings.originals,
     )

@@ -3,13 +3,16 @@
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from insclr.mining.links import Link
-from insclr.mining.questions import Screen
-from insclr.retrieval.asking import Asking
 from insclr.retrieval.said import Said, read_said
 from insclr.retrieval.store import Entry, Store
 from insclr.retrieval.things import Gallery, gallery
+
+if TYPE_CHECKING:
+    from insclr.mining.links import Link
+    from insclr.mining.questions import Screen
+    from insclr.retrieval.asking import Asking
 
 _BELIEVED = 2.0  # seconds for which the journal is not read again: other programs may write it too
 
@@ -63,13 +66,13 @@ class SaidState:
             found |= {id_: joined[id_].name for id_ in ids if id_ in joined}
         return {id_: name for id_, name in found.items() if name}
 
-    def screen(self) -> tuple[Screen | None, Asking]:
+    def screen(self) -> "tuple[Screen | None, Asking]":
         """The screen to show next."""
         with self._lock:
             asking = self._questions()
             return asking.screen(), asking
 
-    def hear(self, entry: Entry, links: Sequence[Link]) -> None:
+    def hear(self, entry: Entry, links: "Sequence[Link]") -> None:
         """Keep an answered or skipped screen; the questions follow without being made anew."""
         with self._lock:
             asking = self._questions()
@@ -80,7 +83,9 @@ class SaidState:
                 asking.pass_over(str(entry.data["query"]))
             self._asking = self._key(), asking
 
-    def _questions(self) -> Asking:
+    def _questions(self) -> "Asking":
+        from insclr.retrieval.asking import Asking  # loads torch, which serving searches need not wait for
+
         key = self._key()
         if self._asking is None or self._asking[0] != key:
             self._asking = key, Asking(self._store, self.said())

@@ -158,7 +158,7 @@ def _explain_errors(app: "FastAPI") -> None:
 
 
 def open_served(
-    uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto"
+    uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto", engine: str = "auto"
 ) -> list["ServedStore"]:
     """Open one store, or two: the first is shown as "after", the second as "before"."""
     from insclr.retrieval.describer import describer_of
@@ -172,20 +172,18 @@ def open_served(
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
         store = open_store(uri)
         model = models[place] if place < len(models) else ""
-        found.append(ServedStore(title, store, describer_of(store.info, model, workers=0, device=device)))
+        # Two requests are described at a time (see ModelDescriber): each gets half of the cores.
+        describer = describer_of(store.info, model, workers=0, device=device, engine=engine, streams=2)
+        found.append(ServedStore(title, store, describer))
     return found
 
 
 def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
     """Serve until interrupted, and end soon after; UserError when the port is taken."""
     app = create_app(stores, settings)
-    import torch
     import uvicorn
 
     from insclr.web.guarded_http import guarded
-
-    # Two requests are embedded at a time (see ModelDescriber): each gets half of the cores.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:

@@ -7,15 +7,15 @@ import pytest
 from blots import placed, textured
 
 from insclr.data.images import list_images
+from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import MAX_CELLS, image_cells, maps_by
+from insclr.retrieval.local.cells import MAX_CELLS, image_cells
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.local.ranking import QueryDetails
-from insclr.retrieval.map_pooling import map_pooling
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import open_store
 
@@ -95,26 +95,20 @@ def model() -> Model:
 
 
 def test_cells_are_the_strongest_of_the_maps_of_both_scales(model: Model) -> None:
-    (found,) = image_cells(
-        maps_by(model.network), map_pooling(model.network), [textured(1)], size=64, fit="square"
-    )
+    opened = open_in_memory(model)
+    (found,) = image_cells(opened, [textured(1)])
     assert len(found) == 4 + 16  # 64 and 128 px: maps of 2 x 2 and 4 x 4
     np.testing.assert_allclose(np.linalg.norm(found.descriptors, axis=1), 1, atol=1e-4)
-    (fewer,) = image_cells(
-        maps_by(model.network), map_pooling(model.network), [textured(1)], size=64, fit="square", most=3
-    )
+    (fewer,) = image_cells(opened, [textured(1)], most=3)
     np.testing.assert_allclose(fewer.descriptors, found.descriptors[:3], atol=1e-5)
 
 
 def test_cells_of_images_of_several_shapes_are_those_of_each_alone(model: Model) -> None:
     pictures = [textured(1), textured(2).crop((0, 0, 240, 120))]
-    together = image_cells(
-        maps_by(model.network), map_pooling(model.network), pictures, size=64, fit="longest"
-    )
+    opened = open_in_memory(model, settings=lambda remembered: remembered.with_(fit="longest"))
+    together = image_cells(opened, pictures)
     for picture, found in zip(pictures, together, strict=True):
-        (alone,) = image_cells(
-            maps_by(model.network), map_pooling(model.network), [picture], size=64, fit="longest"
-        )
+        (alone,) = image_cells(opened, [picture])
         np.testing.assert_allclose(found.descriptors, alone.descriptors, atol=1e-4)
 
 

@@ -1,22 +1,18 @@
 """Attentive local descriptors (HOW, Tolias 2020): the strongest cells of the network's own map at two scales."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from insclr.arrays import Boxes, Descriptors
 from insclr.data.decode import Box
-from insclr.data.views import Fit, descriptor_views
-from insclr.model.device import describing_autocast
-from insclr.model.network import DescriptorNetwork
-from insclr.retrieval.map_pooling import MapPooling, Maps
-
-MapsOf = Callable[[Tensor], Maps]  # of views (batch, 3, H, W)
+from insclr.data.pixels import descriptor_views
+from insclr.engine.opened import OpenedModel
+from insclr.retrieval.describe import images_at_once
+from insclr.retrieval.map_pooling import MapPooling, Maps, map_pooling
 
 SCALES = (1.0, 2.0)  # multiples of the size at which the network describes whole images
 MAX_CELLS = 100  # of one image
@@ -35,42 +31,29 @@ class Cells:
 
 
 def image_cells(
-    maps_of: MapsOf,
-    pooling: MapPooling,
+    model: OpenedModel,
     images: Sequence[Image.Image],
-    *,
-    size: int,
-    fit: Fit,
     boxes: Sequence[Box | None] | None = None,
     scales: Sequence[float] = SCALES,
     most: int = MAX_CELLS,
 ) -> list[Cells]:
-    """The cells of RGB images, or of the parts of them inside boxes; `maps_of` runs the network on views."""
+    """The cells of RGB images, or of the parts of them inside boxes, at multiples of the model's own size."""
+    wanted, pooling = model.descriptor, map_pooling(model)
+    engine = model.engine_for(wanted.with_(scales=tuple(scales)))
     found: list[list[_Scale]] = [[] for _ in images]
     parts = boxes or [None] * len(images)
     for scale in scales:
         views = [
-            descriptor_views(image, round(size * scale), fit, box=box)[0]
+            descriptor_views(image, round(wanted.size * scale), wanted.fit, box=box)[0]
             for image, box in zip(images, parts, strict=True)
         ]
         alike = len({view.shape for view in views}) == 1
-        for places in [range(len(views))] if alike else [range(i, i + 1) for i in range(len(views))]:
-            described = _described(maps_of(torch.stack([views[i] for i in places])), pooling)
-            for i, one in zip(places, described, strict=True):
+        step = images_at_once(views[0].shape[1:]) if alike else 1
+        for start in range(0, len(views), step):
+            (maps,) = engine.run(np.stack(views[start : start + step]), ("map",))
+            for i, one in enumerate(_described(maps, pooling), start):
                 found[i].append(one)
     return [_strongest(one, most) for one in found]
-
-
-def maps_by(network: DescriptorNetwork) -> MapsOf:
-    """The maps of views by torch."""
-
-    @torch.inference_mode()
-    def maps_of(views: Tensor) -> Maps:
-        with describing_autocast(network.device):
-            return np.asarray(network.backbone(views.to(network.device)).map.float().cpu().numpy())
-
-    network.eval()
-    return maps_of
 
 
 class _Scale(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from insclr.data.decode import BadImage, decode, read_image_bytes
-from insclr.data.loader import default_workers
+from insclr.data.workers import default_workers
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 from insclr.retrieval.local.features import LONGEST, extract_features, require_opencv

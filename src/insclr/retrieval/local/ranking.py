@@ -22,10 +22,6 @@ from insclr.retrieval.store import Store
 _log = logging.getLogger(__name__)
 
 RANKINGS = ("global", "regions", "asmk")
-VERIFIERS = {
-    "geometric": "matched points (SIFT) that agree on one transform",
-    "dsm": "matches between cells of the network's own feature map",
-}
 
 
 @dataclass(frozen=True)
@@ -86,12 +82,6 @@ def check_ranking(name: str) -> None:
     """UserError when there is no such ranking."""
     if name not in RANKINGS:
         raise UserError(f"there is no ranking {name!r}: choose one of {', '.join(RANKINGS)}")
-
-
-def verifier_name(rerank: str) -> str:
-    """The name of a re-ranker that compares images rather than descriptors; empty when it is none of these."""
-    plain = "".join(letter for letter in rerank.casefold() if letter.isalnum())
-    return plain if plain in VERIFIERS else ""
 
 
 def verified(store: Store, found: Results, name: str, query: QueryDetails) -> Results:

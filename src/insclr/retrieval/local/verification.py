@@ -11,7 +11,7 @@ from PIL import Image
 from insclr.arrays import Ids, Scores
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList
-from insclr.data.loader import default_workers
+from insclr.data.workers import default_workers
 from insclr.errors import UserError
 from insclr.progress import progress_bar
 from insclr.retrieval.local.features import LONGEST, LocalFeatures, extract_features, require_opencv

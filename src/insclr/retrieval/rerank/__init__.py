@@ -8,13 +8,13 @@ A re-ranker gives back the ids it was given, each row in a better order.
 from collections.abc import Callable
 
 from insclr.arrays import Descriptors
-from insclr.errors import UserError
 from insclr.retrieval.rerank.database_augmentation import dba
 from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.query_expansion import alpha_qe, aqe
 from insclr.retrieval.rerank.ranking import Ranking, rank
 from insclr.retrieval.rerank.reciprocal import k_reciprocal
 from insclr.retrieval.rerank.traversal import egt
+from insclr.retrieval.reranker_names import require_reranker
 
 Reranker = Callable[[Descriptors, Descriptors, Ranking], Ranking]
 
@@ -30,10 +30,7 @@ RERANKERS: dict[str, Reranker] = {
 
 def rerank(name: str) -> Reranker:
     """The re-ranker of this name; case, spaces and dashes do not matter."""
-    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
-    if plain not in RERANKERS:
-        raise UserError(f'There is no re-ranker "{name}". Choose one of: {", ".join(RERANKERS)}.')
-    return RERANKERS[plain]
+    return RERANKERS[require_reranker(name)]
 
 
 __all__ = ["RERANKERS", "Ranking", "Reranker", "rank", "rerank"]

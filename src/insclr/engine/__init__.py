@@ -1,0 +1,1 @@
+"""Inference engines: the same network by torch, ONNX Runtime or OpenVINO, behind one protocol."""

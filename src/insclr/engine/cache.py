@@ -1,0 +1,96 @@
+"""Exported and compiled graphs, kept in the user's cache folder by the digest of what they were made of."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from insclr import __version__
+from insclr.files import whole_file
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_KEPT_FILES = 40  # the longest unused ones go
+# What could not be written, for the rest of this process.
+_unwritten: dict[Path, "Kept"] = {}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A content and what was written down about it."""
+
+    content: bytes
+    about: dict[str, Any]
+
+
+def cache_folder() -> Path:
+    """INSCLR_CACHE, or `insclr` in the user's own cache folder."""
+    if own := os.environ.get("INSCLR_CACHE"):
+        return Path(own)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "insclr"
+    try:
+        return Path.home() / ".cache" / "insclr"
+    except RuntimeError:  # a user without a home, as in some containers: nothing can be kept
+        return Path(os.devnull) / "insclr"
+
+
+class EngineCache:
+    """Files that can be made again: one of another version of this package, or a damaged one, is not there."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_folder()
+
+    def read(self, name: str, stamp: str = "") -> Kept | None:
+        """What `write` kept under this name with this stamp."""
+        file = self.folder / name
+        if (unwritten := _unwritten.get(file)) is not None:
+            return unwritten
+        try:
+            first, _, content = file.read_bytes().partition(b"\n")
+            header = json.loads(first)
+            if header["made by"] != _maker(stamp) or header["sha256"] != _digest(content):
+                return None
+            about = dict(header["about"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(file)
+        return Kept(content, about)
+
+    def write(self, name: str, stamp: str, content: bytes, about: dict[str, Any]) -> None:
+        """Keep a content; where the folder takes no files it is kept for this process alone, with a warning."""
+        file = self.folder / name
+        header = {"made by": _maker(stamp), "sha256": _digest(content), "about": about}
+        try:
+            with whole_file(file) as scratch:
+                scratch.write_bytes(json.dumps(header).encode() + b"\n" + content)
+        except OSError as error:
+            if not any(kept.parent == self.folder for kept in _unwritten):
+                logger.warning(
+                    "%s takes no files (%s): what is prepared for the engine is prepared again next time. "
+                    "INSCLR_CACHE names another folder.",
+                    *(self.folder, error.strerror),
+                )
+            _unwritten[file] = Kept(content, about)
+        else:
+            with contextlib.suppress(OSError):  # another process may be about the same
+                self._forget_unused()
+
+    def _forget_unused(self) -> None:
+        files = sorted(self.folder.glob("[!.]*"), key=lambda file: file.stat().st_mtime)
+        for file in files[:-_KEPT_FILES]:
+            file.unlink(missing_ok=True)
+
+
+def _maker(stamp: str) -> str:
+    return f"insclr {__version__} {_FORMAT} {stamp}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,189 @@
+"""From a torch network to an ONNX graph, verified against torch before anybody uses it."""
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from insclr.engine.graph import CannotExport, Kind
+from insclr.engine.protocol import Features, unit_rows
+from insclr.model.network import DescriptorNetwork
+
+OPSET = 17
+TOLERANCE = 1e-5  # of a component of a unit vector
+_MAP_TOLERANCE = 1e-4  # of the largest value of a map
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX graph with the names of its outputs; `one_size` where it takes images of one size only."""
+
+    content: bytes
+    outputs: tuple[str, ...]
+    channels: int
+    one_size: bool
+    difference: float  # largest one from torch, of a component of a unit vector
+
+
+def export_trunk(network: DescriptorNetwork, kind: Kind, size: int, *, square: bool) -> Exported:
+    """Backbone and pooling (outputs map and pooled), or the early layers (output early), of a network."""
+    module: nn.Module = _Trunk(network) if kind == "trunk" else _Early(network)
+    outputs = ("map", "pooled") if kind == "trunk" else ("early",)
+    return export_module(module, outputs, size, square=square, name=network.backbone.name)
+
+
+def export_whole(network: DescriptorNetwork, size: int, photos: Tensor | None = None) -> Exported:
+    """The whole network, with the descriptor as third output; verified on `photos` (B, 3, H, W) where given."""
+    outputs = ("map", "pooled", "descriptor")
+    return export_module(
+        _Whole(network), outputs, size, square=True, name=network.backbone.name, photos=photos
+    )
+
+
+def export_module(
+    module: nn.Module,
+    outputs: tuple[str, ...],
+    size: int,
+    *,
+    square: bool,
+    name: str,
+    photos: Tensor | None = None,
+) -> Exported:
+    """Export for images of any size; if that goes wrong and `square`, for images of size x size.
+
+    CannotExport where no graph gives what torch gives.
+    """
+    module = module.eval()
+    odd = (size * 3 // 4 | 1, size + 9 | 1)
+    any_size = [test_images(size, size, 1), test_images(*odd, 2), *([] if photos is None else [photos])]
+    reasons = []
+    for one_size in (False, True) if square else (False,):
+        tests = (
+            [*any_size[2:], test_images(size, size, 1), test_images(size, size, 3)] if one_size else any_size
+        )
+        try:
+            content = _traced(module, outputs, size, one_size)
+            difference, channels = _verified(module, content, outputs, tests)
+            return Exported(content, outputs, channels, one_size, difference)
+        except CannotExport as error:
+            reasons.append(f"for images of {'one size' if one_size else 'any size'} {error}")
+    raise CannotExport(f"{name} cannot be expressed as a graph: {'; '.join(reasons)}")
+
+
+def test_images(height: int, width: int, count: int) -> Tensor:
+    """Drawn test images (count, 3, height, width): coloured patches with some noise, dark and bright in turn."""
+    generator = torch.Generator().manual_seed(height * 10_007 + width * 101 + count)
+    patches = torch.rand(count, 3, 6, 6, generator=generator)
+    images = nn.functional.interpolate(patches, (height, width), mode="bilinear", align_corners=False)
+    images = images + 0.1 * torch.randn(count, 3, height, width, generator=generator)
+    light = torch.tensor([1.0, 0.25, 1.8])[torch.arange(count) % 3].view(-1, 1, 1, 1)
+    return (images * light).clamp(0, 1).mul(255).round()
+
+
+class _Trunk(nn.Module):
+    def __init__(self, network: DescriptorNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        seen = self.network.backbone(images)
+        return seen.map, self.network.pool(seen)
+
+
+class _Whole(_Trunk):
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        seen, pooled = super().forward(images)
+        return seen, pooled, self.network.head(pooled)
+
+
+class _Early(_Trunk):
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return (self.network.backbone.early(images),)
+
+
+def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool) -> bytes:
+    """The graph as bytes. By tracing: torch's newer exporter takes minutes where this takes a second."""
+    sides = {} if one_size else {2: "height", 3: "width"}
+    axes: dict[str, dict[int, str]] = {"images": {0: "batch", **sides}}
+    for name in outputs:
+        spatial = name in ("map", "early") and not one_size
+        axes[name] = {0: "batch", **({2: f"{name}_height", 3: f"{name}_width"} if spatial else {})}
+    device = next(module.parameters()).device
+    made = io.BytesIO()
+    try:
+        with warnings.catch_warnings(), _no_log(), torch.no_grad():
+            warnings.simplefilter("ignore")  # what they warn of is verified
+            torch.onnx.export(
+                module,
+                (test_images(size, size, 2).to(device),),
+                made,  # type: ignore[arg-type]
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=["images"],
+                output_names=list(outputs),
+                dynamic_axes=axes,
+            )
+    except Exception as error:  # the exporter raises whatever a layer makes it raise
+        raise CannotExport(f"torch cannot export it ({_first_line(error)})") from error
+    return made.getvalue()
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """Of a layer that it does not know the exporter prints the whole graph, whatever it is asked."""
+    name = "_jit_onnx_log"
+    before = getattr(torch._C, name, None)
+    setattr(torch._C, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(torch._C, name, before)
+
+
+def _verified(
+    module: nn.Module, content: bytes, outputs: Sequence[str], tests: Sequence[Tensor]
+) -> tuple[float, int]:
+    """The largest difference from torch, and the channels of the last output; CannotExport above the tolerance."""
+    device = next(module.parameters()).device
+    worst, channels = 0.0, 0
+    try:
+        session: Any = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of errors for each reason
+        raise CannotExport(f"ONNX Runtime does not take it ({_first_line(error)})") from error
+    for images in tests:
+        with torch.no_grad():
+            expected = [one.float().cpu().numpy() for one in module(images.float().to(device))]
+        try:
+            found = session.run(list(outputs), {"images": images.float().numpy()})
+        except Exception as error:
+            raise CannotExport(f"ONNX Runtime cannot run it ({_first_line(error)})") from error
+        for name, wanted, got in zip(outputs, expected, found, strict=True):
+            difference = _difference(name, wanted, got)
+            if not difference <= 1:
+                height, width = images.shape[2:]
+                raise CannotExport(f"its {name} is not that of torch at {width} x {height} pixels")
+            if name not in ("map", "early"):
+                worst = max(worst, difference * TOLERANCE)
+        channels = expected[-1].shape[1]
+    return worst, channels
+
+
+def _difference(name: str, wanted: Features, got: Features) -> float:
+    """The largest difference in tolerances."""
+    if wanted.shape != got.shape:
+        return float("inf")
+    if name in ("map", "early"):
+        return float(np.abs(wanted - got).max() / (_MAP_TOLERANCE * max(1e-6, float(np.abs(wanted).max()))))
+    return float(np.abs(unit_rows(wanted) - unit_rows(got)).max() / TOLERANCE)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

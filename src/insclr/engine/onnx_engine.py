@@ -1,0 +1,29 @@
+"""ONNX Runtime as an engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnxruntime
+
+from insclr.engine.graph import Graph
+from insclr.engine.protocol import EngineName, Features, GraphEngine, Head
+
+
+class OnnxEngine(GraphEngine):
+    """An exported graph run by ONNX Runtime, each call by `threads` threads."""
+
+    name: EngineName = "onnx"
+
+    def __init__(self, graph: Graph, head: Head, threads: int) -> None:
+        about = f"ONNX Runtime {onnxruntime.__version__}"
+        super().__init__(about, graph.outputs, graph.channels, head, graph.side)
+        options: Any = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        self._session: Any = onnxruntime.InferenceSession(
+            graph.content, options, providers=["CPUExecutionProvider"]
+        )
+
+    def _infer(self, pixels: Features, needed: Sequence[str]) -> list[Features]:
+        found: list[Features] = self._session.run(list(needed), {"images": pixels})
+        return found

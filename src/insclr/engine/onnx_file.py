@@ -1,0 +1,165 @@
+"""A model as an ONNX file for other programs: the whole network, verified on photos, in three precisions."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnxruntime import quantization
+from onnxruntime.transformers import float16
+
+from insclr import __version__
+from insclr.data.decode import BadImage, decode
+from insclr.data.images import ImageList
+from insclr.data.pixels import fitted
+from insclr.engine.export import OPSET, export_whole, test_images
+from insclr.engine.graph import CannotExport
+from insclr.engine.protocol import Features
+from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.model.model_file import Model
+
+Precision = Literal["fp32", "fp16", "int8"]
+_PHOTOS = 64  # enough to see how far values reach, and to verify
+_SPREAD = 97  # a prime: photos are taken from all over a list
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """What was written, and how far its descriptors are from torch's on the photos that it was verified with."""
+
+    file: Path
+    precision: Precision
+    size: int
+    photos: int
+    least_cosine: float
+    one_size: bool
+
+    def __str__(self) -> str:
+        sizes = f"images of {self.size} x {self.size}" if self.one_size else "images of any size"
+        seen = f"{self.photos} photos" if self.photos else "drawn test images (no --photos)"
+        return (
+            f"{self.file}: {self.precision}, {sizes}, opset {OPSET}; least cosine with torch's descriptors on "
+            f"{seen}: {self.least_cosine:.6f}"
+        )
+
+
+def write_onnx(
+    model: Model, out: Path, *, precision: Precision = "fp32", photos: ImageList | None = None
+) -> OnnxFile:
+    """Write the model's network as one ONNX graph: images (B, 3, H, W) 0..255 in; map, pooled, descriptor out.
+
+    It is verified against torch on `photos` before it is written; UserError where no graph gives what torch gives.
+    int8 also learns the ranges of all values from the photos, and needs some.
+    """
+    if precision == "int8" and photos is None:
+        raise UserError("int8 must see how far values reach: pass --photos DIR with photos like yours.")
+    size = model.recipe.descriptor.size
+    pixels = _pixels(photos, size) if photos is not None else test_images(size, size, 3).numpy()
+    network = model.network.cpu().eval()
+    try:
+        made = export_whole(network, size, torch.from_numpy(pixels))
+    except CannotExport as error:
+        raise UserError(f"{error}. Describe with torch (--engine torch) instead.") from error
+    content = {"fp32": _same, "fp16": _halved, "int8": _quantised}[precision](made.content, pixels)
+    graph = onnx.load_from_string(content)
+    about = {
+        "insclr.version": __version__,
+        "insclr.model": model.fingerprint,
+        "insclr.size": str(size),
+        "insclr.fit": model.recipe.descriptor.fit,
+        "insclr.precision": precision,
+        "insclr.input": "float32 (batch, 3, height, width), RGB, 0..255",
+        "insclr.backbone": model.recipe.network.backbone,
+    }
+    onnx.helper.set_model_props(graph, about)
+    with torch.no_grad():
+        expected = network(torch.from_numpy(pixels)).numpy()
+    content = graph.SerializeToString()
+    cosine = float((expected * _run(content, pixels)).sum(axis=1).min())
+    with whole_file(out) as scratch:
+        scratch.write_bytes(content)
+    return OnnxFile(out, precision, size, len(pixels) if photos is not None else 0, cosine, made.one_size)
+
+
+def _pixels(photos: ImageList, size: int) -> Features:
+    """Some of the photos as squares (B, 3, size, size); UserError when none can be read."""
+    order = sorted(range(len(photos)), key=lambda i: (i * _SPREAD % len(photos), i))
+    found: list[Any] = []
+    for i in order:
+        try:
+            found.append(fitted(decode(photos.file(i), size), size, "square"))
+        except BadImage:
+            continue
+        if len(found) == _PHOTOS:
+            break
+    if not found:
+        raise UserError(f"none of the {len(photos)} photos in {photos.root} can be read.")
+    return np.stack(found).astype(np.float32)
+
+
+def _same(content: bytes, _: Features) -> bytes:
+    return content
+
+
+def _halved(content: bytes, _: Features) -> bytes:
+    """Weights and arithmetic in half precision; images, and what is pooled (a cube), stay float32."""
+    graph = onnx.load_from_string(content)
+    # A cube overflows half precision, and lengths are sums of squares.
+    single = ["Pow", "ReduceMean", "ReduceL2", "ReduceMax", "Clip", "Expand", "Div"]
+    graph = float16.convert_float_to_float16(
+        graph, keep_io_types=True, op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *single]
+    )
+    made: set[str] = set()  # the converter writes the same cast once for each of its readers
+    for node in list(graph.graph.node):
+        if made.isdisjoint(node.output):
+            made.update(node.output)
+        else:
+            graph.graph.node.remove(node)
+    halved: bytes = graph.SerializeToString()
+    return halved
+
+
+class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    """Gives the photos in small batches."""
+
+    def __init__(self, pixels: Features) -> None:
+        self._parts = iter(np.array_split(pixels, max(1, len(pixels) // 8)))
+
+    def get_next(self) -> dict[str, Features] | None:
+        """The next batch, as onnxruntime asks for it."""
+        part = next(self._parts, None)
+        return None if part is None else {"images": part}
+
+
+def _quantised(content: bytes, pixels: Features) -> bytes:
+    """Convolutions in 8 bits, their ranges from the photos; pooling and the last layer stay float32."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, prepared, after = (Path(folder, name) for name in ("a.onnx", "b.onnx", "c.onnx"))
+        before.write_bytes(content)
+        quantization.quant_pre_process(str(before), str(prepared), skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(prepared),
+            str(after),
+            _Reader(pixels),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            reduce_range=True,  # 7 bits of a weight: processors without VNNI add products up in 16 bits
+            op_types_to_quantize=["Conv"],
+        )
+        return after.read_bytes()
+
+
+def _run(content: bytes, pixels: Features) -> Features:
+    session: Any = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    parts = [
+        session.run(["descriptor"], {"images": part})[0]
+        for part in np.array_split(pixels, max(1, len(pixels) // 8))
+    ]
+    return np.concatenate(parts)

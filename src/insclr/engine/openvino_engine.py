@@ -1,0 +1,67 @@
+"""OpenVINO as an engine. It compiles a graph for the processor; what it compiled is kept beside the graph."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from insclr.engine.cache import EngineCache
+from insclr.engine.graph import Graph
+from insclr.engine.protocol import EngineName, Features, GraphEngine, Head
+from insclr.lean_imports import stood_in_for
+
+# Its converter is not needed: ours are graphs already.
+with stood_in_for({"openvino.tools.ovc": None}):
+    openvino: Any = import_module("openvino")
+# What its tensors need of numpy is set up at their first use, under a C++ lock that gives Python's lock away for a
+# moment: two threads that read their first tensors at once would wait for each other for ever.
+_ = openvino.Tensor(np.zeros(1, np.float32)).data
+
+
+class OpenVinoEngine(GraphEngine):
+    """An exported graph run by OpenVINO: `streams` calls at a time, each by `threads` threads."""
+
+    name: EngineName = "openvino"
+
+    def __init__(
+        self, graph: Graph, head: Head, threads: int, streams: int, cache: EngineCache | None = None
+    ) -> None:
+        version = openvino.__version__.split("-", 1)[0]
+        super().__init__(f"OpenVINO {version}", graph.outputs, graph.channels, head, graph.side)
+        options = {
+            "NUM_STREAMS": str(streams),
+            "INFERENCE_NUM_THREADS": str(threads * streams),
+            # Where a processor has bf16, OpenVINO would take it: descriptors are to be those of torch.
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        compiled = _compiled(graph, options, cache, f"{threads}x{streams}")
+        self._requests: SimpleQueue[Any] = SimpleQueue()  # as many as can run at a time
+        for _ in range(streams):
+            self._requests.put(compiled.create_infer_request())
+
+    def _infer(self, pixels: Features, needed: Sequence[str]) -> list[Features]:
+        request = self._requests.get()
+        try:
+            # Inputs are copied: OpenVINO would give a shared one back while it holds a lock, which needs
+            # Python's lock, which another thread may hold that waits for OpenVINO's.
+            found = request.infer({"images": pixels}, share_inputs=False)
+            return [found[name] for name in needed]
+        finally:
+            self._requests.put(request)
+
+
+def _compiled(graph: Graph, options: dict[str, str], cache: EngineCache | None, shares: str) -> Any:
+    core: Any = openvino.Core()
+    name, stamp = f"{graph.key}-{shares}.openvino", openvino.__version__
+    kept = cache.read(name, stamp) if cache is not None else None
+    if kept is not None:
+        try:
+            return core.import_model(kept.content, "CPU", options)
+        except RuntimeError:
+            pass  # of another processor or build: compiled anew
+    made = core.compile_model(core.read_model(graph.content), "CPU", options)
+    if cache is not None:
+        cache.write(name, stamp, made.export_model().getvalue(), {})
+    return made

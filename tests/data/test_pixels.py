@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import torch
+from made_files import photo
+from PIL import Image
+
+from insclr.data import views
+from insclr.data.pixels import Pixels, at_scale, descriptor_views
+
+
+def _resized(image: Image.Image, shape: tuple[int, ...]) -> Pixels:
+    _, height, width = shape
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+
+
+def _noise(width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def test_without_a_box_the_whole_image_is_seen_once() -> None:
+    image = _noise(60, 40)
+    for fit in ("square", "longest"):
+        (view,) = descriptor_views(image, 20, fit)
+        assert np.array_equal(view, _resized(image, view.shape))
+
+
+def test_zoom_adds_a_mirrored_view_of_the_middle() -> None:
+    # Columns 0 to 9 hold their own number: of the middle 0.6, columns 2 to 7, the last comes first.
+    image = Image.fromarray(np.tile(np.arange(10, dtype=np.uint8)[None, :, None], (10, 1, 3)))
+    whole, closer = descriptor_views(image, 6, "square", zoom=0.6)
+    assert closer.shape == whole.shape
+    assert closer[0, 0].tolist() == [7, 6, 5, 4, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("image", "box", "size", "expected"),
+    [
+        ((1000, 800), (100, 50, 300, 150), 500, (50, 100)),  # 500 x 200 / 1000 = 100
+        ((1000, 800), (0, 0, 100, 400), 500, (200, 50)),  # tall: 500 x 400 / 1000 = 200
+        ((1000, 800), (0, 0, 333, 111), 500, (55, 166)),  # 166.5 rounded down; 111 x 166 / 333 = 55.3
+        ((1000, 800), (0, 0, 1000, 800), 500, (400, 500)),  # a box around everything is the whole image
+        ((100, 80), (10, 10, 30, 20), 500, (10, 20)),  # 500 x 20 / 100 = 100 would enlarge it
+        ((1000, 800), (5, 5, 6, 6), 500, (1, 1)),
+    ],
+)
+def test_a_crop_is_scaled_with_its_image_and_never_enlarged(
+    image: tuple[int, int], box: tuple[int, int, int, int], size: int, expected: tuple[int, int]
+) -> None:
+    whole = _noise(*image)
+    (view,) = descriptor_views(whole, size, "longest", box=box)
+    assert tuple(view.shape) == (3, *expected)
+    assert np.array_equal(view, _resized(whole.crop(box), view.shape))
+
+
+def test_a_square_view_of_a_crop_has_the_size_of_every_other() -> None:
+    image = _noise(100, 80)
+    (view,) = descriptor_views(image, 50, "square", box=(10, 10, 30, 20))
+    assert view.shape == (3, 50, 50)
+    assert np.array_equal(view, _resized(image.crop((10, 10, 30, 20)), view.shape))
+
+
+@pytest.mark.parametrize("fit", ["square", "longest"])
+@pytest.mark.parametrize("size", [(200, 150), (90, 160), (48, 48)])
+def test_views_are_those_that_torch_makes_for_training(fit: views.Fit, size: tuple[int, int]) -> None:
+    image = photo(*size)
+    (view,) = descriptor_views(image, 48, fit)
+    by_torch = views.plain_view(image, 48, fit).numpy()
+    difference = np.abs(view.astype(int) - by_torch)
+    assert view.shape == by_torch.shape
+    assert difference.max() <= 2
+    assert difference.mean() < 0.1
+
+
+def test_other_scales_are_interpolated_from_the_view_of_scale_1() -> None:
+    # Half of 4 columns lies midway between neighbours; twice as many a quarter and three quarters of the way.
+    columns = np.broadcast_to(np.float32([0, 100, 200, 40]), (1, 3, 4, 4))
+    assert at_scale(columns, 1) is columns
+    assert at_scale(columns, 0.5)[0, 0].tolist() == [[50, 120], [50, 120]]
+    assert at_scale(columns, 2.0)[0, 0, 0].tolist() == [0, 25, 75, 125, 175, 160, 80, 40]
+    assert at_scale(np.zeros((1, 3, 10, 15), np.float32), 2**0.5).shape == (1, 3, 14, 21)  # 14.1, 21.2
+    assert at_scale(np.zeros((1, 3, 1, 49), np.float32), 0.01).shape == (1, 3, 1, 1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.7071, 1.4142, 0.03])
+def test_other_scales_are_those_of_torch(scale: float) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 37, 50)).astype(np.float32)
+    by_torch = views.at_scale(torch.from_numpy(images), scale).numpy()
+    np.testing.assert_allclose(at_scale(images, scale), by_torch, rtol=0, atol=2e-3)

@@ -1,0 +1,233 @@
+"""Every engine gives what torch gives, or says why it cannot."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from insclr.data.decode import decode
+from insclr.data.images import list_images
+from insclr.engine import choose
+from insclr.engine.cache import EngineCache
+from insclr.engine.choose import open_engine, require_engine
+from insclr.engine.export import CannotExport, export_trunk
+from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.opened import OpenedModel, open_in_memory
+from insclr.engine.protocol import Head
+from insclr.errors import UserError
+from insclr.model.backbones import FeatureMap
+from insclr.model.model_file import Model, resolve_model, save_model, weights_of
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
+from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local.cells import image_cells
+from insclr.retrieval.store import Regions
+
+_GRAPHS = ("onnx", "openvino")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """The embedded backbone with a last layer and its bias."""
+    torch.manual_seed(0)
+    recipe = Recipe(network=NetworkRecipe(dim=24, bias=True))
+    return Model(create_network(recipe.network), recipe, "0123456789abcdef")
+
+
+def _opened(model: Model, engine: str, settings: DescriptorRecipe) -> OpenedModel:
+    return open_in_memory(model, engine=engine, settings=lambda _: settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DescriptorRecipe(size=64, fit="square", scales=(1.0,)),
+        DescriptorRecipe(size=64, fit="square", scales=(1.0,), zoom=0.7),
+        DescriptorRecipe(size=80, fit="longest", scales=(1.0, 0.7071)),
+    ],
+    ids=["one view", "two looks", "longest side, two scales"],
+)
+@pytest.mark.parametrize("engine", _GRAPHS)
+def test_descriptors_are_those_of_torch(
+    model: Model, small_collection: Path, settings: DescriptorRecipe, engine: str
+) -> None:
+    images = list_images(small_collection).subset(range(0, 48, 5))
+    found = describe_images(_opened(model, engine, settings), images)
+    expected = describe_images(_opened(model, "torch", settings), images)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", _GRAPHS)
+def test_regions_and_cells_are_those_of_torch(model: Model, small_collection: Path, engine: str) -> None:
+    images = list_images(small_collection).subset(range(0, 48, 16))
+    settings = DescriptorRecipe(size=160, fit="square", zoom=0.7)
+    found: dict[str, list[Regions]] = {engine: [], "torch": []}
+    for name, regions in found.items():
+        describe_images(_opened(model, name, settings), images, regions=regions)
+    assert len(found[engine]) == len(images)
+    for one, other in zip(found[engine], found["torch"], strict=True):
+        np.testing.assert_array_equal(one.boxes, other.boxes)
+        np.testing.assert_allclose(one.descriptors, other.descriptors, rtol=0, atol=1e-4)
+    picture = decode(images.file(0))
+    small = settings.with_(size=64)
+    (cells,) = image_cells(_opened(model, engine, small), [picture])
+    (expected,) = image_cells(_opened(model, "torch", small), [picture])
+    np.testing.assert_array_equal(cells.boxes, expected.boxes)
+    np.testing.assert_allclose(cells.descriptors, expected.descriptors, rtol=0, atol=1e-4)
+
+
+def test_an_engine_for_images_of_one_size_leaves_others_to_torch(model: Model) -> None:
+    settings = DescriptorRecipe(size=64, fit="square", scales=(1.0,))
+    opened = _opened(model, "onnx", settings)
+    assert opened.engine_for(settings.with_(size=96)) is opened.engine
+    opened.engine.side = 64  # as of a graph that could not be made for images of any size
+    assert opened.engine_for(settings) is opened.engine
+    for other in (settings.with_(size=96), settings.with_(fit="longest"), settings.with_(scales=(1.0, 2.0))):
+        assert opened.engine_for(other).name == "torch"
+
+
+@pytest.mark.parametrize("engine", ["torch", *_GRAPHS])
+def test_one_pass_gives_map_pooled_features_and_descriptor(model: Model, engine: str) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 3, 70, 90), dtype=np.uint8)
+    opened = _opened(model, engine, DescriptorRecipe(size=64, fit="longest"))
+    descriptor, maps, pooled = opened.engine.run(images, ("descriptor", "map", "pooled"))
+    with torch.no_grad():
+        seen = model.network.backbone(torch.from_numpy(images))
+        expected = model.network.pool(seen)
+    np.testing.assert_allclose(maps, seen.map.numpy(), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(pooled, expected.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(descriptor, model.network.head(expected).detach().numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", _GRAPHS)
+def test_threads_may_share_an_engine(model: Model, small_collection: Path, engine: str) -> None:
+    opened = _opened(model, engine, DescriptorRecipe(size=48, fit="square"))
+    images = list_images(small_collection)
+    np.testing.assert_array_equal(
+        describe_images(opened, images, workers=3), describe_images(opened, images, workers=0)
+    )
+
+
+def test_a_transformer_is_exported_for_the_size_of_its_positions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At any other size a ViT resamples them, which a graph cannot."""
+    torch.manual_seed(0)
+    network = create_network(NetworkRecipe(backbone="vit_tiny_patch16_224", dim=16), pretrained=False)
+    made = export_trunk(network, "trunk", 224, square=True)
+    assert made.one_size
+    assert made.difference <= 1e-5
+    with pytest.raises(CannotExport, match="vit_tiny_patch16_224 cannot be expressed"):
+        export_trunk(network, "trunk", 96, square=False)
+    assert capfd.readouterr().out == ""
+    source = GraphSource("vit", lambda: network)
+    cache = EngineCache(tmp_path)
+    for _ in range(2):  # the second time the refusal comes from the cache
+        engine = open_engine(source, Head(), size=96, square=False, cache=cache)
+        assert engine.name == "torch"
+    assert caplog.text.count("torch describes instead") == 2
+    with pytest.raises(UserError, match="cannot be expressed"):
+        open_engine(source, Head(), size=96, square=False, wanted="onnx", cache=cache)
+
+
+def _with_forward(network: DescriptorNetwork, forward: Callable[[Tensor], FeatureMap]) -> DescriptorNetwork:
+    network.backbone.forward = forward  # type: ignore[method-assign]
+    return network
+
+
+def test_a_network_that_branches_on_its_input_is_left_to_torch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = create_network(NetworkRecipe(dim=0), pretrained=False)
+    plain = network.backbone.forward
+
+    def branching(images: Tensor) -> FeatureMap:
+        seen = plain(images)
+        return seen if float(images.mean()) > 100 else FeatureMap(seen.map.flip(1), None)
+
+    source = GraphSource("branching", lambda: _with_forward(network, branching))
+    engine = open_engine(source, Head(), size=64, square=True, cache=EngineCache(tmp_path))
+    assert engine.name == "torch"
+    assert "is not that of torch" in caplog.text
+
+
+def test_the_last_layer_is_not_in_a_graph(model: Model) -> None:
+    """So that models which differ in it alone share one."""
+    weights = weights_of(model.network.state_dict())
+    other = weights | {"fc.weight": weights["fc.weight"] + 1}
+    assert trunk_digest(model.recipe.network, weights) == trunk_digest(model.recipe.network, other)
+    trunk = next(name for name in weights if name.startswith("backbone"))
+    changed = weights | {trunk: weights[trunk] + 1}
+    assert trunk_digest(model.recipe.network, weights) != trunk_digest(model.recipe.network, changed)
+    assert trunk_digest(model.recipe.network.with_(gem_p=2.0), weights) != trunk_digest(
+        model.recipe.network, weights
+    )
+
+
+def test_an_engine_that_is_missing_is_told_or_passed_over(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="There is no engine 'tpu'"):
+        require_engine("tpu", "auto")
+    with pytest.raises(UserError, match="There is no device 'tpu'"):
+        require_engine("auto", "tpu")
+    with pytest.raises(UserError, match="runs on the CPU"):
+        require_engine("onnx", "cuda")
+    monkeypatch.setattr(choose, "find_spec", lambda name: None if name == "openvino" else name)
+    with pytest.raises(UserError, match=r"openvino is not installed: pip install 'insclr\[openvino\]'"):
+        require_engine("openvino", "auto")
+    assert _opened(model, "auto", DescriptorRecipe(size=64)).engine.name == "onnx"
+
+
+def test_an_engine_of_another_version_that_does_not_start_is_passed_over(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = choose._start
+
+    def start(name: Any, *rest: Any) -> Any:
+        if name == "openvino":
+            raise RuntimeError("symbol lookup error\nand more")
+        return real(name, *rest)
+
+    monkeypatch.setattr(choose, "_start", start)
+    assert _opened(model, "auto", DescriptorRecipe(size=64)).engine.name == "onnx"
+    assert "the engine openvino does not start (symbol lookup error)" in caplog.text
+    with pytest.raises(UserError, match="openvino does not start"):
+        _opened(model, "openvino", DescriptorRecipe(size=64))
+
+
+def test_a_model_file_is_opened_as_its_network_in_memory(model: Model, tmp_path: Path) -> None:
+    from insclr.engine.opened import open_model
+
+    file = tmp_path / "model.safetensors"
+    fingerprint = save_model(file, model.network, model.recipe)
+    images = np.random.default_rng(1).integers(0, 256, (2, 3, 64, 64), dtype=np.uint8)
+    with torch.no_grad():
+        expected = model.network(torch.from_numpy(images)).numpy()
+    for engine in ("auto", "torch"):
+        opened = open_model(str(file), engine=engine)
+        assert opened.fingerprint == fingerprint
+        np.testing.assert_allclose(opened.engine.run(images)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_a_pretrained_network_is_found_by_its_fingerprint_the_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from insclr.engine.opened import open_pretrained
+    from insclr.model import model_file
+
+    name = "pretrained:efficientnet_lite0"
+    pretrained = resolve_model(name)
+    first = open_pretrained(name, pretrained.fingerprint)
+    # "Nobody resolves it any more" is what makes a search quick.
+    monkeypatch.setattr(model_file, "resolve_model", lambda *_: pytest.fail("loaded by torch"))
+    images = np.random.default_rng(1).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8)
+    open_in_memory(replace(pretrained))
+    again = open_pretrained(name, pretrained.fingerprint)
+    np.testing.assert_allclose(again.engine.run(images)[0], first.engine.run(images)[0], atol=1e-6)

@@ -1,0 +1,54 @@
+"""Features of a collection by an engine: torch's, and never mixed with them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from insclr.data.images import list_images
+from insclr.data.skipped import Skipped
+from insclr.model.network import DescriptorNetwork, create_network
+from insclr.ranks import Ranks
+from insclr.recipe import load_recipe
+from insclr.training import round_features
+from insclr.training.round_features import RoundFeatures
+
+_RECIPE = load_recipe("fast")
+_ROUND = _RECIPE.rounds[0].with_(plain_size=64, augmented_size=64, cached_views=2)
+
+
+@pytest.fixture(scope="module")
+def network() -> DescriptorNetwork:
+    return create_network(_RECIPE.network)
+
+
+def _features(folder: Path, cache: Path, engine: str) -> RoundFeatures:
+    images = list_images(folder).subset(range(10))
+    return RoundFeatures(_RECIPE, images, cache, 0, Skipped(), Ranks(), engine=engine)
+
+
+@pytest.mark.parametrize("maps", [False, True], ids=["pooled", "maps"])
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+def test_an_engine_gives_the_features_of_torch(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path, engine: str, maps: bool
+) -> None:
+    by_engine, by_torch = (
+        _features(small_collection, tmp_path, name)._computed(network, _ROUND, 2, maps=maps)
+        for name in (engine, "torch")
+    )
+    # Half precision: a component is off by at most one place, 2 ** -11 of itself.
+    for found, expected in ((by_engine.plain, by_torch.plain), (by_engine.views, by_torch.views)):
+        torch.testing.assert_close(found.float(), expected.float(), rtol=2**-10, atol=1e-4)
+    # Each in a folder of its own: a run goes on with those that it began with.
+    assert len(list(tmp_path.glob("maps-*" if maps else "features-*"))) == 2
+
+
+def test_few_views_are_left_to_torch(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = _features(small_collection, tmp_path, "auto")
+    assert features._opened(network, _ROUND, 2, maps=False) is None
+    monkeypatch.setattr(round_features, "_FEW_VIEWS", 30)  # 10 images, 3 views each
+    engine = features._opened(network, _ROUND, 2, maps=False)
+    assert engine is not None
+    assert engine.name in ("onnx", "openvino")
