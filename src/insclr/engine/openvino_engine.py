@@ -1,5 +1,6 @@
 """OpenVINO as an engine. It compiles a graph for the processor; what it compiled is kept beside the graph."""
 
+import functools
 from collections.abc import Sequence
 from importlib import import_module
 from queue import SimpleQueue
@@ -52,8 +53,18 @@ class OpenVinoEngine(GraphEngine):
             self._requests.put(request)
 
 
+@functools.cache
+def _core() -> Any:
+    """The one core of this process, for good.
+
+    It gives the thread a stack for signals. Several would put stacks back that others have freed, and the next signal
+    (Ctrl-C, the end of a child) would kill the process.
+    """
+    return openvino.Core()
+
+
 def _compiled(graph: Graph, options: dict[str, str], cache: EngineCache | None, shares: str) -> Any:
-    core: Any = openvino.Core()
+    core = _core()
     name, stamp = f"{graph.key}-{shares}.openvino", openvino.__version__
     kept = cache.read(name, stamp) if cache is not None else None
     if kept is not None:
