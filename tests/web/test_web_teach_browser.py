@@ -1,10 +1,7 @@
 """Gallery, names and teaching in a real browser: what a person does, and what is then shown."""
 
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +9,9 @@ import pytest
 from drawn_store import make_store
 
 from insclr.web.served import ServedStore
-from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
 
 selenium = pytest.importorskip("selenium")
-uvicorn = pytest.importorskip("uvicorn")
+from browser import served_page  # noqa: E402
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
@@ -65,20 +60,6 @@ class Window:
         )
 
 
-@contextmanager
-def _served(store: ServedStore) -> Iterator[str]:
-    config = uvicorn.Config(create_app([store], ServeSettings()), port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(10)
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
@@ -92,7 +73,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture
 def window(browser: webdriver.Chrome, collection: ServedStore) -> Iterator[Window]:
-    with _served(collection) as address:
+    with served_page(collection) as address:
         yield Window(browser, address)
 
 
@@ -175,7 +156,7 @@ def test_the_whole_loop_ends_with_the_model_that_learned_on_the_page(
 ) -> None:
     """Answer the screens as the folders tell, learn, and search with the model that learned."""
     store = make_store(tmp_path, things=8, views=8)
-    with _served(store) as address:
+    with served_page(store) as address:
         window = Window(browser, address)
         window.open("teach")
         window.until(lambda: window.all("#candidates .pick"))

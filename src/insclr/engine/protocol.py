@@ -1,5 +1,6 @@
 """What every inference engine can do, and the last layer that all but torch compute with numpy."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -51,7 +52,7 @@ class Head:
         return unit_rows(rows if self.bias is None else rows + self.bias)
 
 
-class GraphEngine:
+class GraphEngine(ABC):
     """What the engines that run an exported graph have in common; they say how it is run."""
 
     name: EngineName
@@ -78,9 +79,9 @@ class GraphEngine:
             for one, name in zip(wanted, names, strict=True)
         ]
 
+    @abstractmethod
     def _infer(self, pixels: Features, needed: Sequence[str]) -> list[Features]:
         """The outputs of the graph with these names, in its own order."""
-        raise NotImplementedError
 
 
 def unit_rows(rows: Features) -> Features:
