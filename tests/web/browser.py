@@ -33,6 +33,8 @@ class Page:
     def __init__(self, browser: webdriver.Chrome, address: str) -> None:
         self.browser = browser
         self.address = address
+        # Chromium keeps 50 steps; then it forgets those that nobody clicked in, as a script does not.
+        self.cdp("Page.resetNavigationHistory")
         self.open("")
 
     def open(self, query: str) -> list[str]:
