@@ -37,6 +37,7 @@ from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.request import (
+    at_fitting_size,
     remembered,
     wanted_engine,
     wanted_images,
@@ -87,8 +88,9 @@ def train(
         for each in wanted.rounds:
             if each.train == "all":
                 ranks.share(each.tuples)  # refuses too many ranks now rather than in hours
+        listed = wanted_images(images, out, resume) if ranks.first else None
+        wanted = ranks.from_first(at_fitting_size(wanted, listed) if listed is not None else None)
         with ranks.in_turn():
-            listed = wanted_images(images, out, resume) if ranks.first else None
             given = {
                 "images": "" if isinstance(images, ImageList) else _absolute(images),
                 "labels": _absolute(labels),
