@@ -146,7 +146,7 @@ def _in_threads(function: Callable[[Path], _T], files: Iterable[Path], workers: 
 
 
 def usual_side(images: ImageList) -> float:
-    """Side in pixels of a square with as many pixels as the usual photo (the median of some); 0 if none is readable."""
+    """Side of a square with as many pixels as the usual photo (the median of some); 0 if none is readable."""
     some = range(0, len(images), max(1, len(images) // _HEADERS))
     sides = []
     for number in some:
