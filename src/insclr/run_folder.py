@@ -212,17 +212,24 @@ class RunFolder(_Folder):
                 )
         return Taught(**_tensors(file))
 
-    def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+    def note_start(
+        self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True
+    ) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""
         with whole_file(self.path / _START_FC) as scratch:
             safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
         with whole_file(self.path / _START) as scratch:
-            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
+            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons, "mined": mined}))
 
     def size(self) -> InstanceSize:
         """How many images an instance has, as estimated at the start."""
         file = self.path / _START
         return InstanceSize(**read_json(file)["size"]) if file.exists() else UNKNOWN
+
+    def believes_mined(self) -> bool:
+        """Whether nothing spoke against the mined pairs so far: once doubted, nothing is learned from them."""
+        file = self.path / _START
+        return bool(read_json(file).get("mined", True)) if file.exists() else True
 
     def start_fc(self) -> dict[str, Tensor]:
         """Weight and bias that the fully connected layer started with."""
