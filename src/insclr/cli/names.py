@@ -128,16 +128,15 @@ def proof(
     store: StoreName,
     before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
 ) -> None:
-    """How precise search is, by the judged results of the fair sample."""
-    from insclr.retrieval.proof import FairSample
-    from insclr.retrieval.said import read_said
+    """How precise search is, by the judged results of the fair sample; the run's report then says it too."""
+    from insclr.report.proof import report_proof
     from insclr.retrieval.store import open_store
 
     stores = [open_store(one) for one in (store, before) if one]
+    titles = ("Now", "Before")[: len(stores)]
     try:
-        sample = FairSample(stores, read_said(stores[0]))
-        for place, title in enumerate(("now", "before")[: len(stores)]):
-            typer.echo(f"{title:<7} {sample.precision(place).sentence()}")
+        for title, sentence in zip(titles, report_proof(stores, titles), strict=True):
+            typer.echo(f"{title:<7} {sentence}")
     finally:
         for one in stores:
             one.close()

@@ -34,6 +34,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning
     from insclr.web.load import Numbers, Room
+    from insclr.web.proving import Proving
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
     from insclr.web.teach import teach_api
@@ -47,6 +48,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         app.state.learning.stop()
+        app.state.proving.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -67,6 +69,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.state.learning = Learning(served)
+    app.state.proving = Proving(served)
     for router in (api, why_api, things_api, teach_api):
         app.include_router(router)
     _explain_errors(app)

@@ -10,6 +10,7 @@ from insclr.retrieval.store import Row
 from insclr.web.answers import PictureAnswer, picture_answer
 from insclr.web.api import SAYS, Offer, StoreNumber
 from insclr.web.learning import Learning
+from insclr.web.proving import Proving
 from insclr.web.queries import parse_row
 from insclr.web.served import Refused, Served
 from insclr.web.things import Ref
@@ -74,7 +75,8 @@ class SampleAnswer(BaseModel):
     result: PictureAnswer | None
     rank: int
     model: str
-    judged: int
+    judged: int = Field(description="pairs that were judged")
+    counted: int = Field(description="draws whose result was judged for every store")
     enough: int
     sentences: list[str] = Field(description="one a store, the one that is searched first")
 
@@ -137,6 +139,7 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     said = served.store(store).said.said()
     stores = [one.store for one in served.stores]
     drawn = FairSample(stores, said)
+    found = [drawn.precision(place) for place in range(len(stores))]
     following = drawn.following()
     query = result = None
     if following is not None:
@@ -150,20 +153,22 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         rank=following[0].rank if following else 0,
         model=following[1] if following else "",
         judged=len(said.judged),
+        counted=found[0].judged,
         enough=ENOUGH,
-        sentences=[
-            f"{one.title}: {drawn.precision(place).sentence()}" for place, one in enumerate(served.stores)
-        ],
+        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(served.stores, found, strict=True)],
     )
 
 
 @teach_api.post("/judge", responses=SAYS)
-def judge_result(served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
+def judge_result(request: Request, served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
     """Judge a result of the fair sample; gives the next one."""
     query, result = _image(served, store, body.query), _image(served, store, body.result)
     home = served.store(store)
     home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
-    return sample(served, store)
+    following = sample(served, store)
+    proving: Proving = request.app.state.proving
+    proving.judged(following.counted)
+    return following
 
 
 @teach_api.get("/learn", responses=SAYS)

@@ -116,10 +116,11 @@ byId("learn").addEventListener("click", async () => {
 function showProof(found) {
   if (!found) return;
   pair = found.query ? found : null;
+  byId("proof").dataset.pairs = found.judged;
   byId("proof").replaceChildren(...found.sentences.map((text) => element("p", {}, [text])));
   if (!byId("judging").hidden && pair) {
-    byId("judged-query").src = pair.query.picture;
-    byId("judged-result").src = pair.result.picture;
+    for (const [id, picture] of [["judged-query", pair.query], ["judged-result", pair.result]])
+      Object.assign(byId(id), { src: picture.picture, title: picture.path });
   }
   if (!pair) byId("judging").hidden = true;
 }
