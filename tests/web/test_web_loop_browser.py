@@ -1,4 +1,4 @@
-"""From the gallery to a better search, in a real browser on a drawn collection: name, answer, judge, learn, search."""
+"""From the gallery to a better search in a real browser, on a drawn collection."""
 
 import shutil
 import time
@@ -86,9 +86,7 @@ def _answer_screens(page: Page) -> int:
     page.until(lambda: page.all("#candidates .pick"))
     for number in range(1, SCREENS + 1):
         query = _thing(page.one("#query").get_attribute("title"))
-        same = [
-            one for one in page.all("#candidates .pick") if _thing(one.get_attribute("title")) == query
-        ]
+        same = [one for one in page.all("#candidates .pick") if _thing(one.get_attribute("title")) == query]
         _tap(page, same)
         page.script(f"document.getElementById('{'done' if same else 'none'}').click()")
         expected = f"{number} screen"

@@ -10,9 +10,9 @@ from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
 from insclr.model.model_file import resolve_model
+from insclr.report.run_report import write_report
 from insclr.retrieval.describe import describe_images
 from insclr.retrieval.describer import ModelDescriber
-from insclr.report.run_report import write_report
 from insclr.retrieval.index import index_images
 from insclr.run_folder import note_measured
 from insclr_demo import draw_collection

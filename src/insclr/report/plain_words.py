@@ -81,5 +81,5 @@ def _following(run: RunRecord) -> str:
         return "Let it finish; if it was interrupted, give the same command with `--resume`."
     return (
         f"Search: `insclr index {run.name} PHOTOS --store STORE`, then `insclr serve STORE`. On the page, name the "
-        "things you know and answer a few screens: then `insclr learn STORE --out FOLDER` makes a better model of them."
+        "things you know and answer a few screens: then `insclr learn STORE --out FOLDER` makes a better model."
     )

@@ -108,7 +108,7 @@ def notices(run: RunRecord) -> list[tuple[str, str]]:
         shown.append(
             (
                 f"This run is not finished: it has come to {at}.",
-                "It may still be at work. If it was interrupted, the same command with `--resume` goes on from there.",
+                "It may still be at work. If it was interrupted, the same command with `--resume` goes on.",
             )
         )
     shown += [

@@ -14,7 +14,7 @@ from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.mining.links import Link
-from insclr.mining.questions import Questions, Screen
+from insclr.mining.questions import KnownImages, Questions, Screen
 from insclr.mining.taught import Taught
 from insclr.retrieval.known import known_places
 from insclr.retrieval.said import Said, links_to_learn, read_said
@@ -37,14 +37,12 @@ class Asking:
             raise UserError("There are too few photos to ask about: index at least three.")
         descriptors = store.descriptors(self.ids)  # (N, D)
         self._links = links_to_learn(said)
-        known = known_places(self._links, self.hashes)
         # A model that learned from answers finds their pairs alike, which says nothing about others.
         own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
         self.questions = Questions(
             descriptors,
             _neighbours(store, descriptors, self.ids),
-            known.same,
-            known.apart,
+            self._known(),
             self._answers(own),
             strangers=_strangers(descriptors),
         )
@@ -59,8 +57,13 @@ class Asking:
         self.questions.learn(self._answers(links))
         for link in links:
             self._links.add(link)
-        known = known_places(self._links, self.hashes)
-        self.questions.know(known.same, known.apart)
+        self.questions.know(self._known())
+
+    def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
+        """How likely each image shows the same thing as the query, by what they look like alone."""
+        here = [image for image in images if image in self.place and query in self.place]
+        place = self.place.get(query, 0)
+        return {image: self.questions.expected(place, self.place[image]) for image in here}
 
     def pass_over(self, image: str) -> None:
         """Ask no more about this query."""
@@ -69,12 +72,27 @@ class Asking:
     def taught(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
         """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
         groups = self.questions.believed()
-        known = known_places(self._links, self.hashes)
+        known = self._known()
         told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
         told[[place for pair in known.apart for place in pair]] = True
         spoken = np.isin(groups, groups[told])
         apart = {(int(groups[one]), int(groups[other])) for one, other in known.apart}
         return groups, spoken, sorted(pair for pair in apart if pair[0] != pair[1])
+
+    def _known(self) -> KnownImages:
+        """What the links say of the images here."""
+        found = known_places(self._links, self.hashes)
+        place = self.place
+        return KnownImages(
+            found.same,
+            found.apart,
+            [
+                (place[link.one], place[link.other], link.wrong)
+                for link in self._links.applied
+                if link.same and link.one in place and link.other in place
+            ],
+            [(one, other) for one, other, _ in self._answers(self._links.refused())],
+        )
 
     def _answers(self, links: Sequence[Link]) -> list[tuple[int, int, bool]]:
         return [

@@ -5,7 +5,7 @@ from pydantic import BaseModel, Field
 
 from insclr.mining.links import Link
 from insclr.retrieval.proof import ENOUGH, FairSample
-from insclr.retrieval.said import answer, closed, judge, skip
+from insclr.retrieval.said import answer, answer_links, closed, judge, skip
 from insclr.retrieval.store import Row
 from insclr.web.answers import PictureAnswer, picture_answer
 from insclr.web.api import SAYS, Offer, StoreNumber
@@ -57,6 +57,7 @@ class ContradictionAnswer(BaseModel):
 
     answer: SaidPair
     chain: list[SaidPair]
+    asked_again: bool = Field(description="the least expected of them is set aside with the answer")
 
 
 class ScreenAnswer(BaseModel):
@@ -119,10 +120,9 @@ def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnsw
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
     if query in (*same, *different) or set(same) & set(different):
         raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
-    entry = answer(query, same, different, home.store.info.fingerprint)
-    links = [Link(query, one, True, entry.id) for one in same]
-    links += [Link(query, one, False, entry.id) for one in different]
-    home.said.hear(entry, links)
+    expected = home.said.expected(query, [*same, *different])
+    entry = answer(query, same, different, home.store.info.fingerprint, expected)
+    home.said.hear(entry, answer_links(entry))
     return screen(served, store)
 
 
@@ -211,7 +211,7 @@ def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
 
 def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
     home = served.store(store)
-    found = closed(home.said.said()).contradictions[-_MOST_CONTRADICTIONS:]
+    found = closed(home.said.said()).unsettled()[-_MOST_CONTRADICTIONS:]
     if not found:
         return []
     rows = {row.image.hash: row for row in home.store.rows_by_path().values()}
@@ -224,5 +224,10 @@ def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
         return SaidPair(entry=link.source, one=one, other=other, same=link.same)
 
     return [
-        ContradictionAnswer(answer=pair(one.link), chain=[pair(link) for link in one.chain]) for one in found
+        ContradictionAnswer(
+            answer=pair(one.link),
+            chain=[pair(link) for link in one.chain],
+            asked_again=one.set_aside is not None,
+        )
+        for one in found
     ]

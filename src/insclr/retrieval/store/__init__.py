@@ -31,9 +31,9 @@ __all__ = [
     "StoreInfo",
     "StoreUnavailable",
     "create_store",
+    "is_milvus",
     "new_entry",
     "open_store",
-    "is_milvus",
     "parse_where",
 ]
 

@@ -79,6 +79,7 @@ function showConflicts(found) {
   };
   place.replaceChildren(element("h2", {}, ["These answers contradict each other"]), ...found.map((each) => element("details", {}, [
     element("summary", {}, [`An answer does not fit ${each.chain.length} earlier one${each.chain.length === 1 ? "" : "s"}`]),
+    element("p", { class: "hint" }, [each.asked_again ? "One of them is probably a slip: they are set aside and asked again." : "The earlier ones hold until you take one back."]),
     row(each.answer, "you said: "),
     ...each.chain.map((one) => row(one, "but before: ")),
   ])));
