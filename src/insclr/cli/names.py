@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import Device
+from insclr.cli.evaluation import Device, EngineOption
 from insclr.cli.search import StoreName
 
 names_app = typer.Typer(no_args_is_help=True, help="Names of things: list, export, import.")
@@ -149,9 +149,10 @@ def learn(
     recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "fast",
     change: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe.")] = None,
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Learn from the names and answers of a store: a new model and a new store of its photos."""
     from insclr.jobs.learn import learn as learn_from
 
-    done = learn_from(store, out, recipe, tuple(change or ()), device)
+    done = learn_from(store, out, recipe, tuple(change or ()), device, engine)
     typer.echo(f"{done.report.summary()}\n\nsearch  insclr serve {done.store} --before {store}")

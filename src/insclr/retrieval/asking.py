@@ -16,20 +16,25 @@ from insclr.files import content_hash
 from insclr.mining.links import Link
 from insclr.mining.questions import KnownImages, Questions, Screen
 from insclr.mining.taught import Taught
+from insclr.neighbours.exact import nearest_rows
 from insclr.retrieval.known import known_places
 from insclr.retrieval.said import Said, links_to_learn, read_said
 from insclr.retrieval.store import Store, open_store
 
 _NEIGHBOURS = 10
+_MOST_IMAGES = 10_000  # that are asked about: more would take longer than a person waits, and not ask better
 _STRANGERS = 2000  # random pairs whose mean similarity is that of strangers
 
 
 class Asking:
-    """The images of a store, each content once, with the questions that are worth asking about them."""
+    """The images of a store, each content once, with the questions that are worth asking about them.
 
-    def __init__(self, store: Store, said: Said | None = None) -> None:
+    Of a large collection these are some drawn at random, and all that people spoke about.
+    """
+
+    def __init__(self, store: Store, said: Said | None = None, most: int = _MOST_IMAGES) -> None:
         said = read_said(store) if said is None else said
-        by_hash = {row.image.hash: row.id for row in store.rows_by_path().values()}
+        by_hash = _some({row.image.hash: row.id for row in store.rows_by_path().values()}, said, most)
         self.hashes = list(by_hash)
         self.place = {image: at for at, image in enumerate(self.hashes)}
         self.ids = np.array(list(by_hash.values()), dtype=np.int64)
@@ -41,7 +46,7 @@ class Asking:
         own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
         self.questions = Questions(
             descriptors,
-            _neighbours(store, descriptors, self.ids),
+            _neighbours(descriptors),
             self._known(),
             self._answers(own),
             strangers=_strangers(descriptors),
@@ -158,18 +163,14 @@ def _hashes(store: Store, images: ImageList) -> list[str]:
     return found
 
 
-def _neighbours(store: Store, descriptors: Descriptors, ids: Ids) -> NDArray[np.int64]:
-    """The nearest other images of each, as places (N, k); an image's own place where there are fewer."""
-    place = {int(one): at for at, one in enumerate(ids)}
-    count = min(_NEIGHBOURS, len(ids) - 1)
-    near = np.repeat(np.arange(len(ids))[:, None], count, axis=1)
-    for start in range(0, len(ids), 256):
-        # Copies of a file are rows of their own: room for them beside the others.
-        found = store.search(descriptors[start : start + 256], count + 6)
-        for row, candidates in enumerate(found.ids.tolist(), start=start):
-            others = [place[one] for one in candidates if one in place and place[one] != row][:count]
-            near[row, : len(others)] = others
-    return near
+def _some(by_hash: dict[str, int], said: Said, most: int) -> dict[str, int]:
+    """So many of the images, the same ones every time; all that people spoke about are among them."""
+    if len(by_hash) <= most:
+        return by_hash
+    spoken = {image for link in said.all_links() for image in (link.one, link.other)}
+    # By the hashes of their contents: as good as chance, and new photos do not exchange all others.
+    chosen = sorted(by_hash, key=lambda image: (image not in spoken, image))[: max(most, len(spoken))]
+    return {image: by_hash[image] for image in chosen}
 
 
 def _strangers(descriptors: Descriptors) -> float:
@@ -177,3 +178,12 @@ def _strangers(descriptors: Descriptors) -> float:
     pairs = generator.integers(0, len(descriptors), (_STRANGERS, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     return float((descriptors[pairs[:, 0]] * descriptors[pairs[:, 1]]).sum(1).mean())
+
+
+def _neighbours(descriptors: Descriptors) -> NDArray[np.int64]:
+    """The nearest other images of each, as places (N, k)."""
+    count = len(descriptors)
+    near = nearest_rows(
+        torch.from_numpy(descriptors.astype(np.float32)), torch.arange(count), min(_NEIGHBOURS, count - 1)
+    )
+    return np.asarray(near[1].numpy())
