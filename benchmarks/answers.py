@@ -78,7 +78,7 @@ class Collection:
     def describe(self, model: Model) -> np.ndarray:
         """Unit descriptors (N, D) of the plain views."""
         recipe = load_recipe(self.recipe)
-        features = RoundFeatures(recipe, self.images, self.cache, 0, Skipped(), Ranks())
+        features = RoundFeatures(recipe, self.images, self.cache, 0, Skipped(), Ranks(), "auto")
         pooled = features.pooled(model.network, recipe.rounds[0], Needs(views=True))
         with torch.no_grad():
             return model.network.describe_pooled(pooled.plain).float().numpy()
