@@ -88,9 +88,17 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     return app
 
 
+def _said_page(name: str) -> str:
+    """A page about what people say: the head that these pages share, then its own part."""
+    head = (_STATIC / "said_head.html").read_text(encoding="utf-8")
+    head = head.replace("{title}", name.capitalize()).replace("{page}", name)
+    head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
+    return head + (_STATIC / f"{name}.html").read_text(encoding="utf-8")
+
+
 def _show_pages(app: "FastAPI") -> None:
     """The search page, the page about the API, and what they load."""
-    from fastapi.responses import FileResponse
+    from fastapi.responses import FileResponse, HTMLResponse
     from fastapi.staticfiles import StaticFiles
 
     @app.get("/", include_in_schema=False)
@@ -102,12 +110,12 @@ def _show_pages(app: "FastAPI") -> None:
         return FileResponse(_STATIC / "docs.html")
 
     @app.get("/things", include_in_schema=False)
-    def things() -> FileResponse:
-        return FileResponse(_STATIC / "things.html")
+    def things() -> HTMLResponse:
+        return HTMLResponse(_said_page("things"))
 
     @app.get("/teach", include_in_schema=False)
-    def teach() -> FileResponse:
-        return FileResponse(_STATIC / "teach.html")
+    def teach() -> HTMLResponse:
+        return HTMLResponse(_said_page("teach"))
 
     app.mount("/static", StaticFiles(directory=_STATIC))
 
