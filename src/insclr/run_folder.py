@@ -40,6 +40,7 @@ _START = "start.json"
 _START_FC = "start.safetensors"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
+_MEASURED = "measured.json"
 _LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
 
 
@@ -287,6 +288,14 @@ def kept_recipe(path: Path) -> Path | None:
     return path / _RECIPE if (path / _RECIPE).exists() else None
 
 
+def note_measured(path: Path, **results: object) -> None:
+    """Keep what was measured of the finished model under these names, for the report."""
+    file = path / _MEASURED
+    kept = dict(read_json(file)) if file.exists() else {}
+    with whole_file(file) as scratch:
+        scratch.write_text(json.dumps(kept | results))
+
+
 def _read_images(file: Path) -> ImageList:
     kept = read_json(file)
     return ImageList(Path(kept["root"]), tuple(kept["paths"]), not_read=kept.get("not_read", {}))
@@ -357,6 +366,11 @@ class RunReader(_Folder):
         if usable is not None:
             reasons.add_others(self.images(), usable)
         return dict(reasons)
+
+    def measured(self) -> dict[str, Any]:
+        """What `note_measured` kept."""
+        file = self.path / _MEASURED
+        return dict(read_json(file)) if file.exists() else {}
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every record of the log, in order."""

@@ -293,8 +293,8 @@ class _Training:
             ranks=self.ranks,
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
-            # Later, what was learned agrees with itself, right or wrong; and people know better.
-            doubted=self.recipe.guard and self.taught is None and not self._has_learned(number),
+            # Later, what was learned agrees with itself, right or wrong.
+            doubted=self.recipe.guard and not self._has_learned(number),
             taught=self.taught,
         )
 

@@ -34,6 +34,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning
     from insclr.web.load import Numbers, Room
+    from insclr.web.proving import Proving
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
     from insclr.web.teach import teach_api
@@ -47,6 +48,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         app.state.learning.stop()
+        app.state.proving.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -67,6 +69,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.state.learning = Learning(served)
+    app.state.proving = Proving(served)
     for router in (api, why_api, things_api, teach_api):
         app.include_router(router)
     _explain_errors(app)
@@ -85,9 +88,17 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     return app
 
 
+def _said_page(name: str) -> str:
+    """A page about what people say: the head that these pages share, then its own part."""
+    head = (_STATIC / "said_head.html").read_text(encoding="utf-8")
+    head = head.replace("{title}", name.capitalize()).replace("{page}", name)
+    head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
+    return head + (_STATIC / f"{name}.html").read_text(encoding="utf-8")
+
+
 def _show_pages(app: "FastAPI") -> None:
     """The search page, the page about the API, and what they load."""
-    from fastapi.responses import FileResponse
+    from fastapi.responses import FileResponse, HTMLResponse
     from fastapi.staticfiles import StaticFiles
 
     @app.get("/", include_in_schema=False)
@@ -99,12 +110,12 @@ def _show_pages(app: "FastAPI") -> None:
         return FileResponse(_STATIC / "docs.html")
 
     @app.get("/things", include_in_schema=False)
-    def things() -> FileResponse:
-        return FileResponse(_STATIC / "things.html")
+    def things() -> HTMLResponse:
+        return HTMLResponse(_said_page("things"))
 
     @app.get("/teach", include_in_schema=False)
-    def teach() -> FileResponse:
-        return FileResponse(_STATIC / "teach.html")
+    def teach() -> HTMLResponse:
+        return HTMLResponse(_said_page("teach"))
 
     app.mount("/static", StaticFiles(directory=_STATIC))
 
