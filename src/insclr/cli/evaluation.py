@@ -9,6 +9,7 @@ import typer
 
 from insclr.cli import app, say_when_stopped
 from insclr.cli.photos import Images, listed
+from insclr.shards import shard_of
 
 
 class Unit(StrEnum):
@@ -46,6 +47,9 @@ EngineOption = Annotated[
         help="auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino.",
     ),
 ]
+ShardOption = Annotated[
+    str, typer.Option("--shard", help="2/4: do the second of four shares; torchrun splits by itself.")
+]
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -60,16 +64,18 @@ def embed(
     scales: Scales = "",
     device: Device = "auto",
     engine: EngineOption = "auto",
+    shard: ShardOption = "",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
+    own = shard_of(shard)
     say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
     require(model, device, engine)
     found_images = listed(images)
     from insclr.api import load
-    from insclr.retrieval.descriptor_file import describe_to_file
+    from insclr.retrieval.descriptor_shards import describe_shard_to_file
 
     found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device, engine=engine)
-    typer.echo(describe_to_file(found, found_images, out, found.descriptor))
+    typer.echo(describe_shard_to_file(found, found_images, out, found.descriptor, own))
 
 
 @app.command()

@@ -29,6 +29,8 @@ _OLDEST = (2, 3)  # upsert and cosine came with it
 _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is the limit), and without
 _HITS = 500_000  # results in one message
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
+_WRITE = 180.0  # seconds: a server that was killed takes half a minute to be back, and an indexing run waits for it
+_CAUSES = 10  # errors behind an error that are looked at
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 # HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
 _INDEX = {"index_type": "HNSW", "metric_type": "COSINE", "params": {"M": 32, "efConstruction": 200}}
@@ -143,13 +145,14 @@ class MilvusServer:
     def upsert(self, collection: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows, in place of those with the same keys."""
         for start in range(0, len(rows), _PART):
-            self._call("upsert", collection, list(rows[start : start + _PART]))
+            self._call("upsert", collection, list(rows[start : start + _PART]), timeout=_WRITE)
             self._unread.add(collection)
 
     def delete(self, collection: str, ids: Sequence[int] | Ids) -> None:
         """Remove the rows of these keys."""
         for start in range(0, len(ids), _PART):
-            self._call("delete", collection, ids=[int(one) for one in ids[start : start + _PART]])
+            part = [int(one) for one in ids[start : start + _PART]]
+            self._call("delete", collection, ids=part, timeout=_WRITE)
             self._unread.add(collection)
 
     def seal(self, collection: str) -> None:
@@ -175,10 +178,11 @@ class MilvusServer:
         self._unread.discard(collection)
         return found
 
-    def _call(self, method: str, *arguments: Any, timeout: float = _ANSWER, **named: Any) -> Any:
+    def _call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Ask the server; one that is just starting is asked again until the time is over."""
         from pymilvus.exceptions import MilvusException
 
+        timeout = timeout or _ANSWER
         deadline = time.monotonic() + timeout
         with _explained(self.uri):
             while True:
@@ -259,6 +263,16 @@ def _sentence(uri: str, error: Exception, reason: str) -> str:
             "was written is whole, and the same command goes on"
         )
     return f"Milvus at {uri} does not answer as it should: {reason}"
+
+
+def _is_locked(error: BaseException | None) -> bool:
+    """Whether the server wants another password; pymilvus hides that behind an error of its own."""
+    seen = 0
+    while error is not None and seen < _CAUSES:
+        if re.search(r"unauthenticated|auth check failure|permission deny", str(error), re.IGNORECASE):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
 
 
 def _is_denied(error: Exception) -> bool:
