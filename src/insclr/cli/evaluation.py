@@ -50,6 +50,7 @@ EngineOption = Annotated[
 ShardOption = Annotated[
     str, typer.Option("--shard", help="2/4: do the second of four shares; torchrun splits by itself.")
 ]
+_PARTS_KEPT = "What was described is kept in --parts: the same command goes on."
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -110,31 +111,42 @@ def evaluate(
     scales: Scales = "",
     device: Device = "auto",
     engine: EngineOption = "auto",
+    shard: ShardOption = "",
+    parts: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the descriptors; all shards must see it.")
+    ] = None,
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.api import evaluate as measure
-    from insclr.errors import UserError
+    from insclr.errors import OtherShardsMissing, UserError
 
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
-    result = measure(
-        model,
-        labels,
-        protocol=protocol,
-        root=root,
-        ground_truth=ground_truth,
-        distractors=distractors,
-        rerank=rerank,
-        ranking=ranking,
-        region_size=region_size,
-        allow_missing=allow_missing,
-        weights=weights,
-        size=size,
-        fit=fit,
-        scales=scales,
-        device=device,
-        engine=engine,
-    )
+    say_when_stopped(lambda: _PARTS_KEPT if parts else "Nothing was kept: --parts FOLDER keeps descriptors.")
+    try:
+        result = measure(
+            model,
+            labels,
+            protocol=protocol,
+            root=root,
+            ground_truth=ground_truth,
+            distractors=distractors,
+            rerank=rerank,
+            ranking=ranking,
+            region_size=region_size,
+            allow_missing=allow_missing,
+            weights=weights,
+            size=size,
+            fit=fit,
+            scales=scales,
+            device=device,
+            engine=engine,
+            shard=shard,
+            parts=parts,
+        )
+    except OtherShardsMissing as unfinished:
+        typer.echo(str(unfinished))
+        return
     if chart is not None:
         from insclr.evaluation.results import LabelResult
         from insclr.report.reliability import write_reliability

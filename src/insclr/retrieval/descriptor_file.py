@@ -5,7 +5,7 @@ import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Generator, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +123,28 @@ def read_descriptors(file: Path) -> DescriptorTable:
         if table.stamps.shape != (len(table.paths), 2) or table.descriptors.shape[:-1] != (len(table.paths),):
             raise ValueError("its columns are not of one length")
         return table
+    except _UNREADABLE as error:
+        raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
+
+
+def descriptor_blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+    """The descriptors of a file, `rows` at a time; of a .parquet no more are held."""
+    _check_suffix(file)
+    if not file.is_file():
+        raise UserError(f"There is no descriptor file {file}.")
+    return _blocks(file, rows)
+
+
+def _blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+    if file.suffix == ".npz":
+        held = read_descriptors(file).descriptors
+        yield from (held[start : start + rows] for start in range(0, len(held), rows))
+        return
+    try:
+        with open_file(file) as opened:
+            for batch in pyarrow.parquet.ParquetFile(opened).iter_batches(rows, columns=["vector"]):
+                column = batch.column(0)
+                yield np.array(column.flatten(), np.float32).reshape(len(column), column.type.list_size)
     except _UNREADABLE as error:
         raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
 

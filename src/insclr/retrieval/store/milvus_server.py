@@ -30,7 +30,6 @@ _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is t
 _HITS = 500_000  # results in one message
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
 _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be back, and an indexing run waits for it
-_CAUSES = 10  # errors behind an error that are looked at
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 # HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
 _INDEX = {"index_type": "HNSW", "metric_type": "COSINE", "params": {"M": 32, "efConstruction": 200}}
@@ -57,8 +56,7 @@ class MilvusServer:
         self._client = _connect(uri, server)
         self._read: set[str] = set()  # collections that were read before
         self._unread: set[str] = set()  # collections with writes of ours since the last read
-        with _explained(uri):
-            version = str(self._client.get_server_version(timeout=_CONNECT))
+        version = str(self._call("get_server_version"))
         self.version = _version(version)
         if self.version < _OLDEST:
             raise UserError(f"Milvus at {uri} is of version {version}: insclr needs 2.3 or newer")
@@ -265,13 +263,17 @@ def _sentence(uri: str, error: Exception, reason: str) -> str:
     return f"Milvus at {uri} does not answer as it should: {reason}"
 
 
-def _is_locked(error: BaseException | None) -> bool:
-    """Whether the server wants another password; pymilvus hides that behind an error of its own."""
-    seen = 0
-    while error is not None and seen < _CAUSES:
-        if re.search(r"unauthenticated|auth check failure|permission deny", str(error), re.IGNORECASE):
+def _is_locked(error: BaseException) -> bool:
+    """Whether the server wants another password; pymilvus hides that behind errors of its own."""
+    behind, seen = [error], set[int]()
+    while behind:
+        one = behind.pop()
+        if re.search(r"unauthenticated|auth check failure", str(one), re.IGNORECASE):
             return True
-        error, seen = error.__cause__ or error.__context__, seen + 1
+        seen.add(id(one))  # some are their own cause
+        behind += [
+            cause for cause in (one.__cause__, one.__context__) if cause is not None and id(cause) not in seen
+        ]
     return False
 
 
