@@ -216,7 +216,9 @@ def test_nothing_is_lost_or_doubled_when_the_server_is_killed_while_indexing(
     """One that comes back is waited for; for one that does not, the next run does what is missing."""
     folder = tmp_path / "server"
     folder.mkdir()
-    server, images = RealServer(folder), list_images(noise(tmp_path / "photos", 60))
+    # A killed server waits until its own session has ended: 30 seconds unless told otherwise.
+    server = RealServer(folder, **{"common.session.ttl": 10})
+    images = list_images(noise(tmp_path / "photos", 60))
     uri = f"{server.address}/photos"
     try:
         describer = _KillsAt(server, back_after)

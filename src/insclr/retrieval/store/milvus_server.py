@@ -250,11 +250,9 @@ def _explained(uri: str) -> Iterator[None]:
 
 
 def _sentence(uri: str, error: Exception, reason: str) -> str:
-    if re.search(r"unauthenticated|auth check failure|invalid token|permission", reason, re.IGNORECASE):
-        told = "the token in it" if os.environ.get(TOKEN) else "which is empty"
-        return (
-            f"Milvus at {uri} lets nobody in without the right password: set {TOKEN}=user:password ({told})"
-        )
+    if _is_locked(error):
+        now = "what it holds now is wrong" if os.environ.get(TOKEN) else "it is empty now"
+        return f"Milvus at {uri} lets nobody in without the right password: set {TOKEN}=user:password ({now})"
     if _is_denied(error):
         return (
             f"Milvus at {uri} refuses it, for a quota or want of memory or disk ({reason}): make room there. What "
