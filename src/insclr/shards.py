@@ -70,6 +70,8 @@ def left_to_do(missing: list[int], shard: Shard, result: str) -> str:
     """One sentence for people about shards that are not done, after the one at hand is."""
     if shard.rank:
         return f"rank {shard.number - 1} of {shard.of} is done; the first one puts all together"
+    if not missing:
+        return f"shard {shard} is done; another one has put all together"
     listed = ", ".join(f"{number}/{shard.of}" for number in missing[:8])
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return (

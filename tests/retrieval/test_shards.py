@@ -1,8 +1,10 @@
 """Several shards make, row for row, what one process makes, also when some of them die on the way."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -225,15 +227,59 @@ def test_shards_make_the_descriptor_file_that_one_process_makes(
     assert "2/3, 3/3" in str(again)
 
 
-def test_ranks_of_torchrun_embed_and_index_as_one_process(small_collection: Path, tmp_path: Path) -> None:
-    """The first rank waits for the others and puts all together."""
-    model = ["pretrained:efficientnet_lite0", str(small_collection)]
+_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+_MODEL = "pretrained:efficientnet_lite0"
+
+
+def insclr(*arguments: str | Path, ranks: bool = True) -> "subprocess.CompletedProcess[str]":
+    command = [*(_TORCHRUN if ranks else [sys.executable]), "-m", "insclr", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    command = ["-m", "insclr", "embed", *model, "--size", "32", "--out", str(tmp_path / "many.npz")]
-    ran = subprocess.run([*torchrun, *command], env=environment, check=False, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+
+def test_ranks_of_torchrun_share_the_images(small_collection: Path, tmp_path: Path) -> None:
+    """The first rank waits for the others and puts all together."""
+    ran = insclr("embed", _MODEL, small_collection, "--size", "32", "--out", tmp_path / "many.npz")
     assert ran.returncode == 0, ran.stderr
     assert "put together from 2 shards" in ran.stdout
     assert "rank 1 of 2 is done" in ran.stdout
-    found = read_descriptors(tmp_path / "many.npz")
-    assert found.paths == list_images(small_collection).paths
+    assert read_descriptors(tmp_path / "many.npz").paths == list_images(small_collection).paths
+
+
+@pytest.mark.slow
+def test_ranks_index_and_evaluate_as_one_process(small_collection: Path, tmp_path: Path) -> None:
+    for ranks in (True, False):
+        store = tmp_path / f"store{int(ranks)}"
+        assert (
+            insclr(
+                "index", _MODEL, small_collection, "--size", "32", "--store", store, ranks=ranks
+            ).returncode
+            == 0
+        )
+    assert Rows.of(open_store(tmp_path / "store1")) == Rows.of(open_store(tmp_path / "store0"))
+    measured = ["evaluate", _MODEL, "--size", "32", "--labels", small_collection / "labels.csv"]
+    ran = insclr(*measured, "--parts", tmp_path / "parts")
+    assert ran.returncode == 0, ran.stderr
+    alone = insclr(*measured, ranks=False)
+    assert alone.stdout.strip() in ran.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_command_and_is_made_up_for(small_collection: Path, tmp_path: Path) -> None:
+    command = ["embed", _MODEL, str(small_collection), "--size", "32", "--out", str(tmp_path / "many.npz")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(
+        [*_TORCHRUN, "-m", "insclr", *command],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    deadline = time.monotonic() + 120
+    while len(ranks := children.read_text().split()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    assert running.wait(120) != 0
+    assert not (tmp_path / "many.npz").exists()
+    assert insclr(*command).returncode == 0
+    assert read_descriptors(tmp_path / "many.npz").paths == list_images(small_collection).paths

@@ -38,7 +38,7 @@ class ShardSummary:
     missing: list[int]
 
     def __str__(self) -> str:
-        if self.missing:
+        if self.missing or not self.shard.merges:
             return f"{self.described}\n{left_to_do(self.missing, self.shard, f'{self.out} is written')}"
         return f"{self.described}\n{self.out}: put together from {self.shard.of} shards"
 
