@@ -16,7 +16,7 @@ from insclr.errors import UserError
 from insclr.retrieval.store.journal import Entry, parse_entry
 from insclr.retrieval.store.milvus_filter import contains_text, to_expression
 from insclr.retrieval.store.milvus_regions import MilvusRegions
-from insclr.retrieval.store.milvus_server import HALF_MADE, UNUSED_DIM, Fields, MilvusServer
+from insclr.retrieval.store.milvus_server import HALF_MADE, UNUSED, Fields, MilvusServer
 from insclr.retrieval.store.rows import (
     IndexedImage,
     NearestRegions,
@@ -49,19 +49,12 @@ class MilvusStore:
         self._server = server = server or MilvusServer(uri)
         self._name = server.name
         self._written = 0
-        if not server.has(self._name):
-            raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
-        _refuse_others(server)
-        if not server.has(self._notes):
-            raise UserError(HALF_MADE.format(uri=uri))
-        server.load(self._name)
-        server.load(self._notes)
-        # Milvus Lite keeps no descriptions, and stores of older versions have none.
-        found = server.describe(self._name)[0] or self.note("info")
-        if found is None:
-            raise UserError(HALF_MADE.format(uri=uri))
-        self.info = StoreInfo.from_json(found)
-        self._columns: set[str] = set()
+        try:
+            self.info = self._opened()
+        except BaseException:
+            server.close()
+            raise
+        self._columns: set[str] = set()  # names that this process has written
         self._regions = MilvusRegions(server, f"{self._name}_regions", self.info.dim)
         self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
         self.parts = self.cache / "parts.sqlite"
@@ -79,6 +72,22 @@ class MilvusStore:
         ):
             server.upsert(f"{server.name}_notes", [_text("info", info.to_json())])
         return cls(uri, server)
+
+    def _opened(self) -> StoreInfo:
+        """Have the server hold the rows and notes ready, and say what the store is about."""
+        server, uri = self._server, self.uri
+        if not server.has(self._name):
+            raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
+        _refuse_others(server)
+        if not server.has(self._notes):
+            raise UserError(HALF_MADE.format(uri=uri))
+        server.load(self._name)
+        server.load(self._notes)
+        # Milvus Lite keeps no descriptions, and stores of older versions have none.
+        found = server.describe(self._name)[0] or self.note("info")
+        if found is None:
+            raise UserError(HALF_MADE.format(uri=uri))
+        return StoreInfo.from_json(found)
 
     @property
     def _notes(self) -> str:
@@ -281,7 +290,7 @@ def _row(entity: Mapping[str, Any]) -> Row:
 
 
 def _text(name: str, text: str) -> dict[str, Any]:
-    return {"name": name, "text": text, "unused": [0.0] * UNUSED_DIM}
+    return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
 
 
 def _refuse_others(server: MilvusServer) -> None:
@@ -313,5 +322,5 @@ def _note_fields() -> Fields:
     return {
         "name": {"datatype": DataType.VARCHAR, "is_primary": True, "max_length": 64},
         "text": {"datatype": DataType.VARCHAR, "max_length": 65535},
-        "unused": {"datatype": DataType.FLOAT_VECTOR, "dim": UNUSED_DIM},
+        UNUSED: {"datatype": DataType.FLOAT_VECTOR, "dim": 2},
     }

@@ -33,15 +33,13 @@ _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be ba
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 # HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
 _INDEX = {"index_type": "HNSW", "metric_type": "COSINE", "params": {"M": 32, "efConstruction": 200}}
-_SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of the collections that hold texts
-UNUSED_DIM = 2  # of the vector that every collection must have
+UNUSED = "unused"  # the vector of a collection of texts, which must have one
+_SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of such collections
 _EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that a search keeps (ef)
 _STARTING = ("not ready", "not loaded", "not available", "unavailable", "no available", "not found: node")
 _DENIED = ("quota", "limit exceeded", "deny", "rate limit", "ratelimiter", "no space")
 
-Fields = Mapping[
-    str, Mapping[str, Any]
-]  # the settings of a collection's fields (pymilvus' `add_field`) by their names
+Fields = Mapping[str, Mapping[str, Any]]  # what pymilvus' `add_field` takes, by the fields' names
 
 
 class MilvusServer:
@@ -72,7 +70,7 @@ class MilvusServer:
 
     def create(self, collection: str, fields: Fields, description: str = "") -> None:
         """Make a collection with its index, or what is missing of one; two that do so at once make one."""
-        vector, of_vector = next((name, field) for name, field in fields.items() if "dim" in field)
+        vector = next(name for name, field in fields.items() if "dim" in field)
         if not self.has(collection):
             schema = self._client.create_schema(auto_id=False, description=description)
             for name, field in fields.items():
@@ -84,7 +82,7 @@ class MilvusServer:
                     raise
         if not self._call("list_indexes", collection):
             index = self._client.prepare_index_params()
-            index.add_index(vector, **(_SCAN if of_vector["dim"] == UNUSED_DIM else _INDEX))
+            index.add_index(vector, **(_SCAN if vector == UNUSED else _INDEX))
             self._call("create_index", collection, index)
         self.load(collection)
 
@@ -110,7 +108,7 @@ class MilvusServer:
         rows = self._call("query", collection, filter="", output_fields=fields, **ordered)
         while rows:
             yield from rows
-            after = f"{key} > {json.dumps(rows[-1][key])}"
+            after = f"{key} > {json.dumps(rows[-1][key], ensure_ascii=False)}"
             rows = self._call("query", collection, filter=after, output_fields=fields, **ordered)
 
     def count(self, collection: str) -> int:
