@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from insclr.api.models import AnyModel, Describing, load, require
-from insclr.arrays import Descriptors
-from insclr.data.decode import Box
-from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.progress import working
@@ -15,6 +12,7 @@ from insclr.retrieval.describe import describe_images
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.ranking import check_ranking
 from insclr.retrieval.reranker_names import require_known, verifier_name
+from insclr.shards import shard_of
 
 if TYPE_CHECKING:
     from insclr.evaluation.compare import Comparison
@@ -33,6 +31,8 @@ def evaluate(
     ranking: str = "global",
     region_size: int = 0,
     allow_missing: bool = False,
+    shard: str = "",
+    parts: str | Path | None = None,
     **describing: Unpack[Describing],
 ) -> "LabelResult | ProtocolResult":
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
@@ -40,46 +40,54 @@ def evaluate(
     With labels, `ranking` may be by parts of images: "asmk", or "regions" of index images described at `region_size`.
     `describing` is for `load`: weights, size, fit, scales, device, engine.
 
+    Descriptors of whole images are kept in the folder `parts`. Of several processes that share it each describes its
+    `shard` ("2/4"), and the last one measures; the others raise `OtherShardsMissing`.
+
     >>> result = insclr.evaluate("RUN", "PHOTOS/labels.csv")
     >>> 0 < result.map <= 100
     True
     """
     if (labels is None) == (not protocol) or (protocol and root is None):
         raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
+    own = shard_of(shard)
+    if parts is None and not own.whole:
+        raise UserError(
+            "Say with --parts in which folder the shards leave their descriptors: all must see it."
+        )
     require(model, **describing)
     _require_ranking(rerank, ranking, protocol)
     truth = read_labels(labels) if labels is not None else None
 
-    from insclr.evaluation.evaluate import evaluate_protocol, read_distractors, require_images
-    from insclr.evaluation.measure import measure_labels
+    from insclr.evaluation.distractors import read_distractors
+    from insclr.evaluation.evaluate import require_images
+    from insclr.evaluation.measure import measure_labels, measure_protocol
     from insclr.evaluation.protocols import load_protocol
+    from insclr.evaluation.split import SplitDescriptors
     from insclr.retrieval.rerank import rerank as find_reranker
 
     verifier = verifier_name(rerank)
     reranker = find_reranker(rerank) if rerank and not verifier else None
     if truth is not None:
         require_images(truth, allow_missing=allow_missing)
+    else:
+        assert root is not None
+        benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
+    loaded = load(model, **describing)
+    describe = SplitDescriptors(loaded, None if parts is None else Path(parts), own)
+    if truth is not None:
+        describe.share([(truth.images, truth.query_boxes)])
         return measure_labels(
-            load(model, **describing),
+            loaded,
             truth,
             reranker,
             ranking=ranking,
             verifier=verifier,
             region_size=region_size,
             allow_missing=allow_missing,
+            describe=describe,
         )
-    assert root is not None
-    benchmark = load_protocol(protocol, Path(root), None if ground_truth is None else Path(ground_truth))
-    loaded = load(model, **describing)
-
-    def describe(images: ImageList, boxes: Sequence[Box | None] | None) -> Descriptors:
-        return describe_images(loaded, images, boxes=boxes)
-
-    others = read_distractors(Path(distractors), describe) if distractors else None
-    with working("measuring"):
-        return evaluate_protocol(
-            benchmark, describe, reranker, distractors=others, allow_missing=allow_missing
-        )
+    others = read_distractors(Path(distractors), describe.blocks) if distractors else None
+    return measure_protocol(benchmark, describe, reranker, others, allow_missing=allow_missing)
 
 
 def _require_ranking(rerank: str, ranking: str, protocol: str) -> None:

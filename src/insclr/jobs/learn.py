@@ -81,8 +81,15 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
             if only_last
             else ModelDescriber(name, model, size=size)
         )
-        parts = {"regions": old.has_regions(), **_kept_parts(old)}
-        report = index_images(describer, _images(old), out / "store", **parts)
+        parts = _kept_parts(old)
+        report = index_images(
+            describer,
+            _images(old),
+            out / "store",
+            regions=old.has_regions(),
+            local=parts["local"],
+            asmk=parts["asmk"],
+        )
         new = open_store(out / "store")
         try:
             new.append(old.journal())
