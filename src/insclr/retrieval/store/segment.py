@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
 
 EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
-_RESCORED = 128  # rows scored exactly for a query at least
+_RESCORED = 256  # rows scored exactly for a query at least
 _TRAINING_ROWS = 16_384  # a codebook has 16 entries of 2 numbers
 _BLOCK = 16_384  # rows encoded together
 
@@ -93,10 +93,12 @@ def coarse_index(halves: Halves) -> Any:
     count, dim = halves.shape
     if count <= EXACT_UP_TO or dim % 2:
         return None
+    threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)  # two numbers at a time: too little work for a team
     coarse = faiss.IndexPQFastScan(dim, dim // 2, 4, faiss.METRIC_INNER_PRODUCT)
     sample = np.random.default_rng(0).choice(count, min(_TRAINING_ROWS, count), replace=False)
     coarse.train(halves[np.sort(sample)].astype(np.float32))
+    faiss.omp_set_num_threads(threads)
     for start in range(0, count, _BLOCK):
         coarse.add(halves[start : start + _BLOCK].astype(np.float32))
     return coarse
