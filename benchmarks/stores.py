@@ -147,9 +147,13 @@ def memory() -> dict[str, float]:
     values = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")
-        if name in ("RssAnon", "RssFile", "VmHWM"):
+        if name in ("RssAnon", "RssFile", "RssShmem", "VmHWM"):
             values[name] = 1024.0 * int(rest.split()[0])
-    return {"anonymous": values["RssAnon"], "mapped": values["RssFile"], "peak": values["VmHWM"]}
+    return {
+        "anonymous": values["RssAnon"],
+        "mapped": values["RssFile"] + values["RssShmem"],
+        "peak": values["VmHWM"],
+    }
 
 
 def measure(rows: int = 1_000_000, where: str | None = None, kinds: Sequence[str] = KINDS) -> list[Row]:

@@ -344,7 +344,7 @@ class _Training:
     def _health(self, start: RoundStart) -> Health | None:
         if not len(start.views):
             return None
-        return measure(start.descriptors, self.network.describe_pooled(start.views[0]))
+        return measure(start.descriptors, lambda some: self.network.describe_pooled(start.views[0][some]))
 
     def _keep_or_step_back(
         self,
