@@ -9,7 +9,7 @@ each divided by its variance ** 0.25. Without a file those parts use drawn descr
 
 import argparse
 import os
-import tempfile
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +82,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--views", type=int, default=10)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.out.parent) as scratch:
-        pooled = torch.cat([_pooled(folder, asked.views, Path(scratch)) for folder in asked.folders])
+    features = asked.out.with_suffix(".features")  # a stopped run goes on with what is there
+    pooled = torch.cat([_pooled(folder, asked.views, features) for folder in asked.folders])
     axes = pca_whitening(pooled[:: asked.views + 1].float(), DIM, power=0.25)
     np.save(asked.out, torch.cat([axes.apply(part.float()).half() for part in pooled.split(8192)]).numpy())
+    shutil.rmtree(features)
 
 
 if __name__ == "__main__":
