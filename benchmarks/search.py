@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_store
-from insclr.retrieval.store import nearest as nearest_rows
 
 TOP = 10
 PORT = 19537
@@ -71,15 +70,8 @@ def store_engine(name: str, uri: str, vectors: np.ndarray, queries: np.ndarray, 
 
 
 def local(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> None:
-    usual = nearest_rows.EXACT_UP_TO
-    for name, limit in (
-        ("local, exact scan", len(vectors)),
-        ("local, coarse scan then exact (default)", usual),
-    ):
-        nearest_rows.EXACT_UP_TO = limit
-        with tempfile.TemporaryDirectory() as folder:
-            store_engine(name, f"{folder}/store", vectors, queries, truth)
-    nearest_rows.EXACT_UP_TO = usual
+    with tempfile.TemporaryDirectory() as folder:
+        store_engine("local, coarse scan then exact", f"{folder}/store", vectors, queries, truth)
 
 
 def milvus(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from insclr.methods import calibrated as calibrated_module
+from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod
 from insclr.mining.consistency import Consistency
@@ -155,3 +157,35 @@ def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(
     assert mined.query[1].sum() > 1
     # What was mined is no negative either.
     assert not pairs.negative[1, 0, 4:][mined.query[1]].any()
+
+
+def test_a_large_collection_is_labelled_in_blocks_as_a_small_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = CalibratedMethod(CalibratedSettings())
+    whole.prepare(seen_collection(tmp_path / "whole", spread=0.4))
+    monkeypatch.setattr(calibrated_module, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(calibrated_module, "MOST_MEASURED", 40)
+    monkeypatch.setattr(method_module, "_SINGLE_UP_TO", 10)
+    start = seen_collection(tmp_path / "blocks", spread=0.4)
+    assert start.descriptors.dtype == torch.float16
+    blocks = CalibratedMethod(CalibratedSettings())
+    found = blocks.prepare(start)
+    # Half precision and own views of two thirds of the images move the thresholds a little, and few labels.
+    assert (blocks.labels.positive != whole.labels.positive).float().mean() < 0.02
+    assert found.positive is not None
+    precision = mean_precision(truth(), torch.arange(60), blocks.pool.ids.long(), found.positive)
+    assert precision is not None
+    assert precision > 0.9
+
+
+def test_labels_of_blocks_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = []
+    for rows in (60, 7):
+        monkeypatch.setattr(calibrated_module, "_BLOCK_ROWS", rows)
+        method = CalibratedMethod(CalibratedSettings())
+        method.prepare(seen_collection(tmp_path, spread=0.4))
+        labels.append(method.labels)
+    assert labels[0].positive.any()
+    assert torch.equal(labels[0].positive, labels[1].positive)
+    assert torch.equal(labels[0].ignored, labels[1].ignored)

@@ -71,3 +71,12 @@ def test_strangers_near_a_thing_share_less_of_its_neighbourhood_than_members() -
     member = ids[:10] < 10
     assert shared[member].mean() > 0.8
     assert shared[~member].mean() < 0.3
+
+
+def test_the_overlap_of_some_rows_is_that_of_the_whole() -> None:
+    ids = _pool(torch.randn(50, 6, generator=torch.Generator().manual_seed(3)), 12)
+    whole = neighbour_overlap(ids, 5)
+    rows = torch.tensor([4, 49, 0, 17])
+    some = neighbour_overlap(ids, 5, rows)
+    assert torch.equal(some.shared, whole.shared[rows])
+    assert torch.equal(some.mutual, whole.mutual[rows])

@@ -22,10 +22,8 @@ from insclr.retrieval.store import (
     open_store,
     parse_where,
 )
-from insclr.retrieval.store import nearest as nearest_module
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
-from insclr.retrieval.store.nearest import NearestRows
 
 INFO = StoreInfo(model="run/model.safetensors", fingerprint="f" * 64, dim=8, root=Path("/pictures"))
 
@@ -278,34 +276,6 @@ def test_a_reader_sees_what_a_writer_adds(tmp_path: Path) -> None:
     while (reader.search(unit_vectors(1), 1).ids < 0).any() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert reader.search(unit_vectors(3)[2:], 1).ids[0, 0] == store.rows_by_path()["a/2.jpg"].id
-
-
-def test_the_coarse_scan_finds_what_the_exact_one_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nearest_module, "EXACT_UP_TO", 1000)
-    vectors, queries = unit_vectors(4000, 32), unit_vectors(50, 32, seed=1)
-    file = tmp_path / "coarse-1.faiss"
-    rows = NearestRows(np.arange(4000) * 3, vectors.astype(np.float16), file)
-    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10] * 3
-    found = rows.search(queries, 10).ids
-    recall = np.mean(
-        [len({*one} & {*other}) / 10 for one, other in zip(found.tolist(), exact.tolist(), strict=True)]
-    )
-    assert recall >= 0.95
-    assert file.exists()
-    file.write_bytes(b"broken")
-    again = NearestRows(np.arange(4000) * 3, vectors.astype(np.float16), file).search(queries, 10)
-    np.testing.assert_array_equal(again.ids, found)
-
-
-def test_a_new_version_replaces_the_old_coarse_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest_module, "EXACT_UP_TO", 300)
-    store = create_store(tmp_path / "s", INFO)
-    for count in (400, 401):
-        store.upsert(pictures(count), unit_vectors(count))
-        store.search(unit_vectors(1), 1)
-        assert [file.name for file in store.cache.iterdir()] == [f"coarse-{store.version()}.faiss"]
 
 
 def test_the_database_survives_without_its_cache(tmp_path: Path) -> None:

@@ -28,14 +28,16 @@ from insclr.recipe import CalibratedSettings, InsclrSettings, Recipe, RoundRecip
 from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
+from insclr.training.round import _average_gradients
 from insclr.training.sources.images import ImageSource
+from insclr.training.sources.maps import MapSource
 from insclr.training.train import train
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 
 
 def _method(variant: Any) -> Method:
-    if variant == "calibrated":
+    if variant in ("calibrated", "late"):
         return CalibratedMethod(CalibratedSettings(neighbours=2, pool=10))
     common = {"neighbours": 2, "pool": 10, "batch_threshold": 0.5, "ignore_nearest": 1}
     if variant == "C":
@@ -54,9 +56,27 @@ class _TinyBackbone(nn.Module):
         self.norm = nn.BatchNorm2d(8)
         self.second = nn.Conv2d(8, 12, 3, stride=2)
 
-    def forward(self, images: Tensor) -> FeatureMap:
-        hidden = self.norm(self.first(images.float() / 255)).relu()
+    def early(self, images: Tensor) -> Tensor:
+        return images.float()[:, :, ::4, ::4]
+
+    def late(self, maps: Tensor) -> FeatureMap:
+        hidden = self.norm(self.first(maps)).relu()
         return FeatureMap(self.second(hidden).relu(), None)
+
+    def forward(self, images: Tensor) -> FeatureMap:
+        return self.late(images.float() / 255)
+
+
+def _source(
+    network: DescriptorNetwork, method: Method, images: ImageList, late: bool, ranks: Ranks
+) -> ImageSource | MapSource:
+    if not late:
+        recipe = RoundRecipe(tuples=_TUPLES, augmented_size=48, plain_size=64)
+        return ImageSource(network, method, images, recipe, seed=1, workers=0, skipped=Skipped(), ranks=ranks)
+    maps = torch.rand(3, len(images), 3 * 16 * 16, generator=torch.Generator().manual_seed(4))
+    return MapSource(
+        network, method, maps[0], maps[1:], plain_size=64, augmented_size=64, seed=1, ranks=ranks
+    )
 
 
 def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, variant: Any) -> dict[str, Tensor]:
@@ -69,8 +89,7 @@ def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, varian
     views = torch.nn.functional.normalize(pooled + 0.1 * torch.rand(2, len(images), 12), dim=2)
     method = _method(variant)
     method.prepare(RoundStart(network, pooled, views, _TUPLES, seed=1, folder=folder, ranks=ranks))
-    recipe = RoundRecipe(tuples=_TUPLES, augmented_size=48, plain_size=64)
-    source = ImageSource(network, method, images, recipe, seed=1, workers=0, skipped=Skipped(), ranks=ranks)
+    source = _source(network, method, images, variant == "late", ranks)
     batches = source.batches(0, 2)
     for step in range(2):
         batch = next(batches)
@@ -79,6 +98,8 @@ def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, varian
         value = contrastive_loss(batch.augmented, pairs, batch=whole, margin=0.2, normalise="mean")
         network.zero_grad(set_to_none=True)
         (value.loss * ranks.weight(_TUPLES)).backward()
+        if not source.averages:
+            _average_gradients(list(network.parameters()), ranks)
     ranks.barrier()
     share = len(ranks.share(_TUPLES)) / _TUPLES
     loss = sum(ranks.collect(float(value.loss.detach()) * share))
@@ -88,11 +109,11 @@ def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, varian
     found |= {
         name: parameter.grad for name, parameter in network.named_parameters() if parameter.grad is not None
     }
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     return found | {name: value.float() for name, value in network.named_buffers()}
 
 
-_CASES = (("frozen", "D"), ("live", "D"), ("frozen", "C"), ("frozen", "calibrated"))
+_CASES = (("frozen", "D"), ("live", "D"), ("frozen", "C"), ("frozen", "calibrated"), ("live", "late"))
 
 
 def _place(rank: int, world: int, port: int) -> dict[str, str]:

@@ -7,6 +7,7 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
+from insclr.methods.method import Needs
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
@@ -52,3 +53,26 @@ def test_few_views_are_left_to_torch(
     engine = features._opened(network, _ROUND, 2, maps=False)
     assert engine is not None
     assert engine.name in ("onnx", "openvino")
+
+
+def test_features_of_many_maps_are_in_a_file_without_a_name(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, recipe = list_images(small_collection).subset(range(10)), load_recipe("default")
+    recipe = recipe.model_copy(
+        update={
+            "rounds": tuple(
+                each.with_(plain_size=64, augmented_size=64, cached_views=2) for each in recipe.rounds
+            )
+        }
+    )
+    needs = Needs(views=True)
+    found = []
+    for most in (10**9, 100):
+        monkeypatch.setattr(round_features, "_IN_MEMORY", most)
+        features = RoundFeatures(recipe, images, tmp_path, 0, Skipped(), Ranks())
+        found.append(features.pooled(network, recipe.rounds[0], needs))
+    assert torch.equal(found[0].plain, found[1].plain)
+    assert torch.equal(found[0].views, found[1].views)
+    assert found[0].views.abs().sum() > 0
+    assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"maps"}

@@ -13,14 +13,14 @@ from torch import Tensor
 from insclr.data.tuples import KnownGroupsSampler, Sampler, TupleSampler
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.batch import Batch
-from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
+from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart, precision_of
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.calibrate import random_pairs
-from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
+from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidates, measure_thresholds
 from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.expand import eligible_candidates
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
-from insclr.mining.own_views import Evidence, evidence, measure_own_views
+from insclr.mining.own_views import MOST_MEASURED, Evidence, evidence, measure_own_views
 from insclr.mining.select import query_set
 from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
@@ -53,10 +53,11 @@ class CalibratedMethod(Method):
         pool = round_pool(seen.deciding, size, start.folder, start.ranks, start.device)
         instance = start.size if start.size.core else estimate_size(pool.ids)
         own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, instance.core)
+        del seen
+        self.pool = pool = map_large_pool(pool, start.folder, start.ranks)
         # Sums may differ in the last bit between machines: all ranks decide by the first one's numbers.
         thresholds, reasons = start.ranks.from_first(measure_thresholds(settings.variant, own, instance))
-        overlap = neighbour_overlap(pool.ids, instance.core)
-        self.labels = label_candidates(pool, overlap, thresholds, settings.variant, settings.neighbours)
+        self.labels = _label_in_blocks(pool, instance.core, thresholds, settings)
         self.taught = start.taught
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
         if self.taught is not None and consistency is not None and not consistency.believable:
@@ -68,7 +69,6 @@ class CalibratedMethod(Method):
             self.sampler = KnownGroupsSampler(
                 self.sampler, start.taught.groups, start.taught.taught, start.seed
             )
-        self.pool = map_large_pool(pool, start.folder, start.ranks)
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
         if start.taught is not None:
             criteria["taught"] = int(start.taught.taught.sum())
@@ -176,13 +176,40 @@ def _as_taught(
 
 
 def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
-    """What the network sees in pooled features (N, C) and those of the views (V, N, C), block by block."""
+    """What the network sees in pooled features (N, C) and those of the views (V, N, C), block by block.
+
+    Of a large collection the deciding descriptors are in half precision, and own views are measured on a sample.
+    """
     views = views if voted else views[:1]  # the others would decide nothing
-    parts = []
-    for rows in torch.arange(len(plain)).split(_BLOCK_ROWS):
+    images = len(plain)
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
+    measured = torch.zeros(images, dtype=torch.bool).index_fill_(0, order[:MOST_MEASURED], True)
+    deciding = torch.empty(images, network.dim, dtype=precision_of(images))
+    own, others = [], []
+    for rows in torch.arange(images).split(_BLOCK_ROWS):
         described = torch.stack([network.describe_pooled(view[rows]) for view in views])
-        parts.append(evidence(network.describe_pooled(plain[rows]), described, voted=voted))
-    return Evidence.join(parts)
+        seen = evidence(network.describe_pooled(plain[rows]), described, voted=voted)
+        deciding[rows] = seen.deciding.to(deciding.dtype)
+        own.append(seen.view[measured[rows]])
+        others.append(seen.others[measured[rows]])
+    some = None if measured.all() else measured.nonzero()[:, 0]
+    return Evidence(deciding, torch.cat(own), torch.cat(others), some)
+
+
+def _label_in_blocks(
+    pool: Pool, k: int, thresholds: Thresholds, settings: CalibratedSettings
+) -> CandidateLabels:
+    """The labels of all candidates; what they are decided by is held for a block of images at a time."""
+    positive = torch.empty(pool.ids.shape, dtype=torch.bool)
+    ignored = torch.empty_like(positive)
+    for rows in torch.arange(len(pool.ids)).split(_BLOCK_ROWS):
+        block = Pool(pool.ids[rows], pool.similarities[rows])
+        found = label_candidates(
+            block, neighbour_overlap(pool.ids, k, rows), thresholds, settings.variant, settings.neighbours
+        )
+        positive[rows], ignored[rows] = found.positive, found.ignored
+    pool.give_back()
+    return CandidateLabels(positive, ignored)
 
 
 def _pool_size(settings: CalibratedSettings, images: int, size: InstanceSize) -> int:

@@ -23,6 +23,14 @@ from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
+_SINGLE_UP_TO = 200_000  # images whose descriptors are kept in single precision
+_BLOCK_ROWS = 8192
+
+
+def precision_of(images: int) -> torch.dtype:
+    """How the descriptors of so many images are kept: of millions in half precision."""
+    return torch.float32 if images <= _SINGLE_UP_TO else torch.float16
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -62,7 +70,12 @@ class RoundStart:
     @cached_property
     def descriptors(self) -> Tensor:
         """Unit descriptors (N, D) of the plain views; the pooled features where the FC is untrained."""
-        return self.plain if self.untrained_fc else self.network.describe_pooled(self.plain)
+        if self.untrained_fc:
+            return self.plain
+        described = torch.empty(len(self), self.network.dim, dtype=precision_of(len(self)))
+        for rows in torch.arange(len(self)).split(_BLOCK_ROWS):
+            described[rows] = self.network.describe_pooled(self.plain[rows]).to(described.dtype)
+        return described
 
     @property
     def device(self) -> torch.device:

@@ -31,27 +31,37 @@ class Overlap:
     k: int
 
 
-def neighbour_overlap(pool_ids: Tensor, k: int) -> Overlap:
-    """Overlap of every image with each image of its pool (N, P), by their k nearest (k at most P)."""
+def neighbour_overlap(pool_ids: Tensor, k: int, rows: Tensor | None = None) -> Overlap:
+    """Overlap of every image with each image of its pool (N, P), by their k nearest (k at most P).
+
+    With `rows` (B,) that of these images alone: a collection of millions is labelled block by block.
+    """
     images, size = pool_ids.shape
     k = min(k, size)
-    nearest = pool_ids[:, :k].long()  # (N, k)
-    shared = torch.empty(images, size, dtype=torch.float16)
-    mutual = torch.empty(images, size, dtype=torch.bool)
-    for rows in torch.arange(images).split(max(1, _MARKS // max(images, size * k * 8))):
-        candidates = pool_ids[rows].long()  # (B, P)
-        shared[rows], mutual[rows] = _overlap(rows, candidates, nearest, images)
+    rows = torch.arange(images) if rows is None else rows
+    shared = torch.empty(len(rows), size, dtype=torch.float16)
+    mutual = torch.empty(len(rows), size, dtype=torch.bool)
+    block = max(1, min(len(rows), _MARKS // max(images, size * k * 8)))
+    in_set = torch.zeros(block, images, dtype=torch.bool)
+    for places in torch.arange(len(rows)).split(block):
+        candidates = pool_ids[rows[places]].long()  # (B, P)
+        shared[places], mutual[places] = _overlap(rows[places], candidates, pool_ids[:, :k], in_set)
     return Overlap(shared, mutual, k)
 
 
-def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, images: int) -> tuple[Tensor, Tensor]:
+def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, in_set: Tensor) -> tuple[Tensor, Tensor]:
+    """Overlap of `rows` (B,) with `candidates` (B, P), by the k nearest of every image (N, k).
+
+    `in_set` (B or more, N) is room for marks, all False before and after: clearing it whole would cost N a row.
+    """
     k = nearest.shape[1]
-    in_set = torch.zeros(len(rows), images, dtype=torch.bool)
-    in_set.scatter_(1, nearest[rows], True)
-    in_set[torch.arange(len(rows)), rows] = True
-    theirs = nearest[candidates]  # (B, P, k)
+    in_set = in_set[: len(rows)]
+    members = torch.cat([nearest[rows].long(), rows[:, None]], 1)  # (B, k + 1)
+    in_set.scatter_(1, members, True)
+    theirs = nearest[candidates].long()  # (B, P, k)
     common = in_set.gather(1, theirs.flatten(1)).view(*candidates.shape, k).sum(2)
     common += in_set.gather(1, candidates)  # the candidate itself
+    in_set.scatter_(1, members, False)
     returned = (theirs == rows[:, None, None]).any(2)
     is_near = torch.arange(candidates.shape[1]) < k
     return (common / (k + 1)).half(), returned & is_near
@@ -102,9 +112,12 @@ def _cohesion(pool_ids: Tensor, sizes: list[int], seed: int) -> list[float]:
     sample = torch.randperm(images, generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
     found = []
     for k in sizes:
-        nearest = pool_ids[:, :k].long()
+        nearest = pool_ids[:, :k]
         rows = sample.split(max(1, _MARKS // max(images, k * k * 8)))
-        shared = torch.cat([_overlap(part, nearest[part], nearest, images)[0].float() for part in rows])
+        in_set = torch.zeros(len(rows[0]), images, dtype=torch.bool)
+        shared = torch.cat(
+            [_overlap(part, nearest[part].long(), nearest, in_set)[0].float() for part in rows]
+        )
         found.append(float(shared.mean()))
     return found
 

@@ -14,7 +14,9 @@ from torch.nn import functional
 from insclr.neighbours.exact import nearest
 
 _ALL_BUT = 0.001  # share of images that may be less similar to their own view than a positive pair must be
+_BLOCK_ROWS = 8192
 _HALFWAY = 0.5  # least similarity of a positive pair, from random pairs (0) to own views (1)
+MOST_MEASURED = 100_000  # images of a large collection whose own views are compared with them
 _SAMPLE = 1500  # images whose neighbourhoods are compared with those of their views
 
 
@@ -25,13 +27,7 @@ class Evidence:
     deciding: Tensor
     view: Tensor  # one augmented view of each image
     others: Tensor  # the same mean as `deciding`, without that view
-
-    @staticmethod
-    def join(parts: list["Evidence"]) -> "Evidence":
-        """The evidence of a collection from that of its blocks."""
-        return Evidence(
-            *(torch.cat([getattr(part, name) for part in parts]) for name in ("deciding", "view", "others"))
-        )
+    measured: Tensor | None = None  # (M,) the images that `view` and `others` are of; None: all
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,8 @@ def evidence(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
 
 def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: int, seed: int = 0) -> OwnViews:
     """Similarities of random pairs `strangers`, and neighbourhoods of k, against those of the images' views."""
-    own = (seen.others.float() * seen.view.float()).sum(1).sort().values
+    pairs = zip(seen.others.split(_BLOCK_ROWS), seen.view.split(_BLOCK_ROWS), strict=True)
+    own = torch.cat([(other.float() * view.float()).sum(1) for other, view in pairs]).sort().values
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(own), generator=generator)[:_SAMPLE]
     return OwnViews(
@@ -86,9 +83,10 @@ def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: in
 def _shared(seen: Evidence, pool_ids: Tensor, sample: Tensor, k: int) -> float:
     """Mean overlap of an image's query set with that of its view, as `mining.overlap` counts it."""
     # The image itself is in both sets: its view need not find it.
-    _, theirs = nearest(seen.view[sample], seen.deciding, k, own=sample)  # (B, k)
+    images = sample if seen.measured is None else seen.measured[sample]
+    _, theirs = nearest(seen.view[sample], seen.deciding, k, own=images)  # (B, k)
     total = 0.0
-    for rows, found in zip(sample.split(256), theirs.split(256), strict=True):
+    for rows, found in zip(images.split(256), theirs.split(256), strict=True):
         common = (found[:, :, None] == pool_ids[rows, None, :k]).any(2).sum(1) + 1  # (B,)
         total += float(common.sum()) / (k + 1)
     return total / len(sample)

@@ -5,6 +5,7 @@ it at once. What keeps a run from learning wrong pairs is decided before it lear
 that pass both thresholds of `mining.candidates`, and they must bear each other out (`mining.consistency`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,10 +48,10 @@ def unsafe(prepared: Prepared) -> str:
     return ""
 
 
-def measure(plain: Tensor, augmented: Tensor, seed: int = 0) -> Health:
-    """The health of unit descriptors (N, D) of plain images and of one augmented view of each."""
+def measure(plain: Tensor, augmented: Callable[[Tensor], Tensor], seed: int = 0) -> Health:
+    """The health of unit descriptors (N, D) of plain images; `augmented` gives those of a view of some images."""
     sample = torch.randperm(len(plain), generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
-    scores = augmented[sample].float() @ plain[sample].float().T  # (sample, sample)
+    scores = augmented(sample).float() @ plain[sample].float().T  # (sample, sample)
     found = (scores.argmax(1) == torch.arange(len(sample))).float().mean()
     pairs = random_pairs(plain)
     return Health(float(found), float(pairs.mean()), float(pairs.std()))

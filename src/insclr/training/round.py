@@ -156,7 +156,7 @@ def _update(
     optimizer.zero_grad(set_to_none=True)
     scaler.scale(value.loss * value.weight).backward()
     own = this.method.parameters()
-    _average_gradients(own, this.ranks)
+    _average_gradients(own if this.source.averages else [*this.network.parameters(), *own], this.ranks)
     if this.recipe.clip:
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_([*this.network.parameters(), *own], this.recipe.clip)
@@ -167,10 +167,13 @@ def _update(
 
 
 def _average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
-    """What is trained beside the network has the same gradient on every rank, up to rounding."""
-    for parameter in parameters if not ranks.alone else ():
-        if parameter.grad is not None:
-            parameter.grad = ranks.sum(parameter.grad) / ranks.world
+    """Give every rank the mean of all ranks' gradients, in one message."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if ranks.alone or not gradients:
+        return
+    mean = ranks.sum(torch.cat([one.flatten() for one in gradients])) / ranks.world
+    for one, part in zip(gradients, mean.split([one.numel() for one in gradients]), strict=True):
+        one.copy_(part.view_as(one))
 
 
 def _optimizer(

@@ -1,8 +1,11 @@
 """The features and maps of the whole collection that rounds need, each computed once."""
 
 import hashlib
+import math
+import tempfile
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from insclr.data.cache import DecodedCache, build_cache
@@ -23,6 +26,7 @@ from insclr.training.sources.maps import LateLayers
 
 # For fewer views than these an engine does not make up for the export.
 _FEW_VIEWS = 600
+_IN_MEMORY = 500_000_000  # numbers of pooled features, made of maps, that are held in memory
 _DECODED_BYTES = 4 << 30  # of decoded images kept on disk while a run trains on images
 
 
@@ -62,13 +66,22 @@ class RoundFeatures:
         if self._latest is None or self._latest[0] != key:
             maps = self.maps(network, recipe)
             of_views = LateLayers(network, recipe.augmented_size)
-            plain = LateLayers(network, recipe.plain_size).all_pooled(maps.plain)
-            shape = (views, len(plain), plain.shape[1])
-            pooled = plain.new_empty(shape)
+            room = self._room(1 + views, len(maps.plain), network.backbone.channels)
+            LateLayers(network, recipe.plain_size).all_pooled(maps.plain, room[0])
             for number in range(views):
-                pooled[number] = of_views.all_pooled(maps.views[number])
-            self._latest = key, PooledFeatures(plain, pooled, maps.seen)
+                of_views.all_pooled(maps.views[number], room[1 + number])
+            self._latest = key, PooledFeatures(room[0], room[1:], maps.seen)
         return self._latest[1]
+
+    def _room(self, *shape: int) -> Tensor:
+        """Room for pooled features in half precision; for many of them in a mapped file."""
+        size = math.prod(shape)
+        if size <= _IN_MEMORY:
+            return torch.empty(shape, dtype=torch.float16)
+        self._latest = None  # its room first
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.cache) as file:  # the mapping keeps it, without a name
+            return torch.from_file(file.name, shared=True, size=size, dtype=torch.float16).view(shape)
 
     def maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
         """The maps of every image that enter the late layers, flattened."""

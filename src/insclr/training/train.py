@@ -320,6 +320,7 @@ class _Training:
 
     def _make_round(self, index: int, recipe: RoundRecipe, method: Method, prepared: Prepared) -> Round:
         number = index + 1
+        ranks = self._sharing(recipe)
         return Round(
             number=number,
             recipe=recipe,
@@ -333,7 +334,7 @@ class _Training:
                 seed=self._seed(number),
                 workers=self.workers,
                 skipped=self.skipped,
-                ranks=self.ranks,
+                ranks=ranks,
             ),
             method=method,
             margin=float(prepared.criteria.get("margin", 0.0)),
@@ -344,9 +345,16 @@ class _Training:
             keep_checkpoints=self.recipe.keep_checkpoints,
             seconds=self.ranks.from_first(seconds_for_round(self.recipe, index, read_metrics(self.run.path))),
             instances=self.instances,
-            # Cached features are seconds of work: the first rank does it alone, the others wait for its weights.
-            ranks=self.ranks if recipe.train == "all" else Ranks(),
+            ranks=ranks,
         )
+
+    def _sharing(self, recipe: RoundRecipe) -> Ranks:
+        """The ranks that share the steps of a round; where one does it alone, the others wait for its weights.
+
+        The last layer on cached features is seconds of work. A small collection may have too few tuples for all.
+        """
+        shared = recipe.train == "all" or (recipe.train == "late" and recipe.tuples >= self.ranks.world)
+        return self.ranks if shared else Ranks()
 
     def _train(self, this: Round) -> Trained:
         """Train where there is something to do for this rank, then share the weights."""
@@ -364,7 +372,7 @@ class _Training:
     def _health(self, start: RoundStart) -> Health | None:
         if not len(start.views):
             return None
-        return measure(start.descriptors, self.network.describe_pooled(start.views[0]))
+        return measure(start.descriptors, lambda some: self.network.describe_pooled(start.views[0][some]))
 
     def _keep_or_step_back(
         self,

@@ -1,4 +1,4 @@
-"""The embedded store: a folder with a SQLite database of rows and descriptors, searched in memory beside it."""
+"""The embedded store: a folder with a SQLite database of rows and descriptors, and mapped segments to search them."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from insclr.retrieval.store.rows import (
     StoreInfo,
     check_descriptors,
 )
+from insclr.retrieval.store.segments import SCHEMA as SEGMENTS_SCHEMA
+from insclr.retrieval.store.segments import Segments
 from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
 
 _ROWS = "rows.sqlite"
@@ -67,7 +69,7 @@ _RELOAD_SHARE = 0.2
 
 
 class LocalStore:
-    """Rows in `folder/rows.sqlite` (write-ahead log: readers beside one writer), searched in memory."""
+    """Rows in `folder/rows.sqlite` (write-ahead log: readers beside one writer), searched by `Segments`."""
 
     def __init__(self, folder: Path) -> None:
         """Open an existing store; UserError when there is none."""
@@ -92,6 +94,7 @@ class LocalStore:
         except BaseException:
             self._rows.close()
             raise
+        self._segments = Segments(self.cache / "segments", self.info.dim, self._select)
 
     @classmethod
     def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
@@ -107,14 +110,17 @@ class LocalStore:
         folder.mkdir(parents=True, exist_ok=True)
         rows = connect(folder / _ROWS)
         with explained(folder / _ROWS), contextlib.closing(rows):
-            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} COMMIT;")
+            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} COMMIT;")
             rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (info.to_json(),))
         sync_folder(folder)
         return cls(folder)
 
-    def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
+    @contextmanager
+    def writing(self, wait: float = 30.0) -> Iterator[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
-        return only_writer(self._folder / "writer.lock", wait)
+        with only_writer(self._folder / "writer.lock", wait):
+            yield
+            self._segments.pack()  # now, so that the next search need not wait for it
 
     def upsert(
         self,
@@ -302,13 +308,10 @@ class LocalStore:
             if self._nearest is None or time.monotonic() >= self._load_again_at:
                 began = time.monotonic()
                 version = self.version()
-                found = self._select("SELECT id, vector FROM pictures ORDER BY id")
-                ids = np.array([row[0] for row in found], dtype=np.int64)  # (rows,)
-                halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
-                if halves.size != len(ids) * self.info.dim:
-                    raise damaged(self._file, ValueError("descriptors of another length"))
-                descriptors = halves.reshape(len(ids), self.info.dim)
-                self._nearest = NearestRows(ids, descriptors, self.cache / f"coarse-{version}.faiss")
+                try:
+                    self._nearest = self._segments.load()
+                except ValueError as error:
+                    raise damaged(self._file, error) from error
                 self._loaded_version = version
                 self._filters.clear()
                 took = time.monotonic() - began

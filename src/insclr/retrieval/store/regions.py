@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Boxes, Descriptors, Ids
-from insclr.retrieval.store.nearest import NearestRows
+from insclr.retrieval.store.nearest import NearestRows, Part
 from insclr.retrieval.store.rows import NearestRegions, Regions, check_descriptors
+from insclr.retrieval.store.segment import in_memory
 
 # The triggers see to it that nobody who writes rows has to know of regions: those of a row go with it, and those of a
 # row that was described anew go too.
@@ -71,7 +72,8 @@ class RegionRows:
         self.ids = np.array(ids, dtype=np.int64)  # (regions,) the row of each
         self.boxes: Boxes = np.concatenate(boxes) if boxes else np.zeros((0, 4), np.float32)
         halves = np.concatenate(vectors) if vectors else np.zeros((0, dim), np.float16)
-        self._nearest = NearestRows(np.arange(len(self.ids)), halves, coarse_file)
+        segment = in_memory(halves, coarse_file)
+        self._nearest = NearestRows([Part(segment, np.arange(len(self.ids)))], dim)
 
     def search(self, queries: Descriptors, top: int, allowed: Ids | None) -> NearestRegions:
         """The `top` nearest regions of each query, among those of the `allowed` rows."""

@@ -56,4 +56,5 @@ def choose_source(
         plain_size=recipe.plain_size,
         augmented_size=recipe.augmented_size,
         seed=seed,
+        ranks=ranks,
     )

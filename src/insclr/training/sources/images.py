@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Generator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.training.features import plain_features
 from insclr.training.momentum import MomentumNetwork
+from insclr.training.sources import with_everyone
 from insclr.training.synced_batch_norm import synced_batch_norm
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -38,6 +38,8 @@ def step_views(recipe: RoundRecipe, needs: Needs) -> ViewSpec:
 
 class ImageSource:
     """Augmented and plain views of every image of the batch, through the network; ranks share the tuples."""
+
+    averages = True
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class ImageSource:
                 # All views in one pass: averaging over ranks takes one forward for each backward.
                 augmented = self._describe(trained, seen.augmented.flatten(0, 1))
                 replaced = ids != self._ids(step)
-                yield self._with_everyone(
+                yield with_everyone(
                     Batch(
                         ids.to(self.network.device),
                         augmented.view(len(seen.augmented), *ids.shape, -1),
@@ -98,7 +100,9 @@ class ImageSource:
                         scales,
                         replaced.to(self.network.device) if replaced.any() else None,
                         momentum=self._slow(seen.augmented, ids),
-                    )
+                    ),
+                    ranks,
+                    self.recipe.tuples,
                 )
 
     def pooled(self) -> Tensor:
@@ -148,21 +152,6 @@ class ImageSource:
         with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             descriptors: Tensor = network(pixels.to(device, non_blocking=True))
         return descriptors.float()
-
-    def _with_everyone(self, batch: Batch) -> Batch:
-        """This rank's tuples and, where there are others, the whole batch around them."""
-        if self.ranks.alone:
-            return batch
-        tuples = self.recipe.tuples
-
-        def gather(part: Tensor) -> Tensor:
-            return self.ranks.gather(part, tuples)
-
-        views = torch.stack([gather(view) for view in batch.views])
-        plain = None if batch.plain is None else gather(batch.plain)
-        slow = None if batch.momentum is None else torch.stack([gather(view) for view in batch.momentum])
-        whole = Batch(gather(batch.ids), views, plain, momentum=slow)
-        return replace(batch, whole=whole, first_tuple=self.ranks.share(tuples).start)
 
 
 def _averaging(network: DescriptorNetwork) -> nn.Module:

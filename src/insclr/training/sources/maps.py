@@ -8,8 +8,10 @@ from torch import Tensor
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
+from insclr.ranks import Ranks
 from insclr.training.momentum import MomentumNetwork
-from insclr.training.sources import draw_views
+from insclr.training.sources import draw_views, with_everyone
+from insclr.training.synced_batch_norm import synced_batch_norm
 
 _BLOCK_MAPS = 64
 
@@ -30,14 +32,23 @@ class LateLayers:
         return network.pool(network.backbone.late(maps))
 
     @torch.no_grad()
-    def all_pooled(self, maps: Tensor) -> Tensor:
-        """Pooled features (N, C) of all of them, in eval mode and half precision, on the CPU."""
+    def all_pooled(self, maps: Tensor, room: Tensor | None = None) -> Tensor:
+        """Pooled features (N, C) of all of them, in eval mode and half precision, on the CPU; in `room` if given."""
         self.network.eval()
-        return torch.cat([self.pooled(block).half().cpu() for block in maps.split(_BLOCK_MAPS)])
+        if room is None:
+            room = torch.empty(len(maps), self.network.backbone.channels, dtype=torch.float16)
+        for rows in torch.arange(len(maps)).split(_BLOCK_MAPS):
+            room[rows] = self.pooled(maps[rows]).half().cpu()
+        return room
 
 
 class MapSource:
-    """Maps of the plain view and of a few augmented views per image, through the late layers."""
+    """Maps of the plain view and of a few augmented views per image, through the late layers.
+
+    Ranks share the tuples of a batch; what is drawn at random does not depend on their number.
+    """
+
+    averages = False
 
     def __init__(
         self,
@@ -50,8 +61,10 @@ class MapSource:
         plain_size: int,
         augmented_size: int,
         seed: int,
+        ranks: Ranks | None = None,
     ) -> None:
         self.network = network
+        self.ranks = ranks or Ranks()
         self.method = method
         self.plain = plain  # (N, C * height * width)
         self.views = views  # (V, N, C * height * width)
@@ -66,18 +79,24 @@ class MapSource:
         """The batches of the steps first ... last - 1."""
         needs, slow = self.method.needs, self.momentum
         slow_layers = None if slow is None else LateLayers(slow.network, self.augmented_size)
-        for step in range(first, last):
-            ids = self.method.sampler.step(step)  # (T, M)
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            view = draw_views(len(self.views), needs.augmented, ids, generator)
-            # Decisions are made on plain views in eval mode, as in the paper.
-            plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
-            scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)
-            maps = self.views[view.flatten(), ids.expand_as(view).reshape(-1)]
-            slow_views = None if slow_layers is None else _describe(slow_layers, maps).view(*view.shape, -1)
-            self.network.train()
-            augmented = self.network.head(self.view_layers.pooled(maps)).view(*view.shape, -1)
-            yield Batch(ids.to(self.network.device), augmented, plain, scales, momentum=slow_views)
+        with synced_batch_norm(self.network, self.ranks):
+            for step in range(first, last):
+                drawn = self.method.sampler.step(step)
+                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+                view = draw_views(len(self.views), needs.augmented, drawn, generator)
+                own = self.ranks.share(len(drawn))
+                ids, view = drawn[own.start : own.stop], view[:, own.start : own.stop]  # (T, M), (V, T, M)
+                # Decisions are made on plain views in eval mode, as in the paper.
+                plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
+                scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)
+                maps = self.views[view.flatten(), ids.expand_as(view).reshape(-1)]
+                slow_views = (
+                    None if slow_layers is None else _describe(slow_layers, maps).view(*view.shape, -1)
+                )
+                self.network.train()
+                augmented = self.network.head(self.view_layers.pooled(maps)).view(*view.shape, -1)
+                batch = Batch(ids.to(self.network.device), augmented, plain, scales, momentum=slow_views)
+                yield with_everyone(batch, self.ranks, len(drawn))
 
     def pooled(self) -> Tensor:
         """Pooled features (N, C) of the plain views, through the late layers as they are now."""

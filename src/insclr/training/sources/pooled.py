@@ -15,6 +15,8 @@ from insclr.training.sources import draw_views
 class PooledSource:
     """The FC on pooled features of the plain view and of a few augmented views per image."""
 
+    averages = False
+
     def __init__(
         self,
         network: DescriptorNetwork,

@@ -1,0 +1,169 @@
+"""Rows that are searched together: an exact half-precision scan, and a coarse scan before it where it pays.
+
+The coarse scan (4 bits for every 2 dimensions, faiss) ranks all rows, and the best of them are scored exactly. Random
+vectors are its hardest case and inverted lists or graphs fail there, for want of any structure; docs/performance.md
+has its recall and time on random and on real descriptors.
+"""
+
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.files import whole_file
+
+_log = logging.getLogger(__name__)
+faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
+
+EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
+_RESCORED = 256  # rows scored exactly for a query at least
+_TRAINING_ROWS = 16_384  # a codebook has 16 entries of 2 numbers
+_BLOCK = 16_384  # rows encoded together
+
+Halves = NDArray[np.float16]  # (rows, dim)
+Flags = NDArray[np.bool_]
+
+
+class Segment:
+    """Unit rows in half precision, in memory or mapped from a file, searched by cosine."""
+
+    def __init__(self, exact: Any, coarse: Any = None) -> None:
+        self._exact = exact
+        self._coarse = coarse  # the refined index does not keep it alive
+        self._refined = None if coarse is None else faiss.IndexRefine(coarse, exact)
+        count, dim = exact.ntotal, exact.d
+        # The same memory seen as an array: rows are read back without a second copy.
+        self.rows: Halves = (
+            faiss.rev_swig_ptr(exact.codes.data(), count * dim * 2).view(np.float16).reshape(count, dim)
+            if count
+            else np.zeros((0, dim), np.float16)
+        )
+
+    def __len__(self) -> int:
+        return int(self._exact.ntotal)
+
+    def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> tuple[Scores, Ids]:
+        """Similarities and places of the `top` nearest rows, or as many as there are, best first.
+
+        `allowed` has one flag a row.
+        """
+        usable = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        top = min(top, usable)
+        if not top:
+            return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
+        rescored = max(_RESCORED, 4 * top) * len(self) // usable
+        if self._refined is not None and rescored < len(self) // 4:
+            found = self._coarse_then_exact(queries, top, rescored, allowed)
+            if found is not None:
+                return found
+        near, places = self._exact.search(queries, top, params=_only(allowed))
+        return near, places
+
+    def _coarse_then_exact(
+        self, queries: Descriptors, top: int, rescored: int, allowed: Flags | None
+    ) -> tuple[Scores, Ids] | None:
+        """The nearest of the rows that the coarse scan ranks first; None where too few of those are allowed."""
+        wanted = top if allowed is None else rescored
+        chosen = faiss.IndexRefineSearchParameters(k_factor=rescored / wanted)
+        near, places = self._refined.search(queries, wanted, params=chosen)  # type: ignore[union-attr]
+        if allowed is None:
+            return near, places
+        kept = allowed[places] & (places >= 0)  # (queries, rescored)
+        if (np.count_nonzero(kept, axis=1) < top).any():
+            return None
+        order = np.argsort(~kept, axis=1, kind="stable")[:, :top]
+        return np.take_along_axis(near, order, 1), np.take_along_axis(places, order, 1)
+
+
+def exact_index(halves: Halves) -> Any:
+    """A copy of the rows that scans them exactly."""
+    exact = faiss.IndexScalarQuantizer(
+        halves.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
+    )
+    exact.add_sa_codes(np.ascontiguousarray(halves).view(np.uint8))
+    return exact
+
+
+def coarse_index(halves: Halves) -> Any:
+    """The coarse scan of the rows; None where they are so few, or of such a length, that there is none."""
+    count, dim = halves.shape
+    if count <= EXACT_UP_TO or dim % 2:
+        return None
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # two numbers at a time: too little work for a team
+    coarse = faiss.IndexPQFastScan(dim, dim // 2, 4, faiss.METRIC_INNER_PRODUCT)
+    sample = np.random.default_rng(0).choice(count, min(_TRAINING_ROWS, count), replace=False)
+    coarse.train(halves[np.sort(sample)].astype(np.float32))
+    faiss.omp_set_num_threads(threads)
+    for start in range(0, count, _BLOCK):
+        coarse.add(halves[start : start + _BLOCK].astype(np.float32))
+    return coarse
+
+
+def in_memory(halves: Halves, coarse_file: Path | None = None) -> Segment:
+    """The rows as a segment in memory.
+
+    `coarse_file` is where the coarse scan is kept between runs; its name must change with the rows, and a file that
+    does not fit or cannot be read is made again.
+    """
+    exact = exact_index(halves)
+    if coarse_file is None:
+        return Segment(exact)
+    coarse = _read(coarse_file)
+    if coarse is None or (coarse.ntotal, coarse.d) != halves.shape:
+        coarse = coarse_index(halves)
+        if coarse is not None:
+            _write(coarse, coarse_file)
+    return Segment(exact, coarse)
+
+
+def write_segment(folder: Path, halves: Halves) -> None:
+    """Keep the rows and their coarse scan in a folder that is there already."""
+    faiss.write_index(exact_index(halves), str(folder / "rows.faiss"))
+    coarse = coarse_index(halves)
+    if coarse is not None:
+        faiss.write_index(coarse, str(folder / "coarse.faiss"))
+
+
+def open_segment(folder: Path, dim: int) -> Segment:
+    """What `write_segment` kept, its rows mapped; OSError or ValueError when it is gone or damaged."""
+    file, coarse_file = folder / "rows.faiss", folder / "coarse.faiss"
+    try:
+        exact = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+        coarse = faiss.read_index(str(coarse_file)) if coarse_file.exists() else None
+    except RuntimeError as error:
+        raise ValueError(f"{folder} cannot be read ({error})") from error
+    if exact.d != dim or (coarse is not None and (coarse.ntotal, coarse.d) != (exact.ntotal, dim)):
+        raise ValueError(f"{folder} holds other rows")
+    return Segment(exact, coarse)
+
+
+def _only(allowed: Flags | None) -> Any:
+    if allowed is None:
+        return None
+    return faiss.SearchParameters(sel=faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")))
+
+
+def _read(file: Path) -> Any:
+    if not file.exists():
+        return None
+    try:
+        return faiss.read_index(str(file))
+    except RuntimeError as error:
+        _log.warning("%s cannot be read (%s): it is made again", file, error)
+        return None
+
+
+def _write(coarse: Any, file: Path) -> None:
+    try:
+        with whole_file(file) as scratch:
+            faiss.write_index(coarse, str(scratch))
+        for old in file.parent.glob(f"{file.name.split('-')[0]}-*{file.suffix}"):
+            if old != file:
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("%s cannot be kept (%s): it is made again next time", file, error)
