@@ -79,6 +79,16 @@ def embed(
     typer.echo(describe_shard_to_file(found, found_images, out, found.descriptor, own))
 
 
+GroundTruth = Annotated[Path | None, typer.Option(help="Its ground truth, where not under --root.")]
+Distractors = Annotated[
+    Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
+]
+MeasuredRanking = Annotated[str, typer.Option(help="global, regions or asmk; the latter two with --labels.")]
+RegionSize = Annotated[
+    int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
+]
+
+
 @app.command()
 def evaluate(
     model: ModelName,
@@ -87,19 +97,11 @@ def evaluate(
         str, typer.Option(help="roxford5k, rparis6k, oxford5k, paris6k, instre or gldv2.")
     ] = "",
     root: Annotated[Path | None, typer.Option(help="Folder with the protocol's images.")] = None,
-    ground_truth: Annotated[
-        Path | None, typer.Option(help="Its ground truth, where not under --root.")
-    ] = None,
-    distractors: Annotated[
-        Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
-    ] = None,
+    ground_truth: GroundTruth = None,
+    distractors: Distractors = None,
     rerank: Rerank = "",
-    ranking: Annotated[
-        str, typer.Option(help="global, regions or asmk; the latter two with --labels.")
-    ] = "global",
-    region_size: Annotated[
-        int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
-    ] = 0,
+    ranking: MeasuredRanking = "global",
+    region_size: RegionSize = 0,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     chart: Annotated[

@@ -98,7 +98,7 @@ def list_answers(store: StoreName) -> None:
         opened.close()
     for entry in said.entries:
         typer.echo(one_line(f"{entry.id}  {describe_entry(entry, paths)}"))
-    for found in closed(said).contradictions:
+    for found in closed(said).unsettled():
         chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
         typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
 

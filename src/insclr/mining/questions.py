@@ -21,7 +21,7 @@ from insclr.mining.groups import Grouping, group_images, join_known, neighbour_p
 CANDIDATES = 12  # on a screen
 _IMAGES_A_PART = 5  # on average, where parts stop growing
 _SURE_PART = 0.7  # least probability that two groups show one instance, for them to be one part
-_NEAR_PARTS = 40  # most similar other parts that a part is compared with
+_MOST_PAIRS, _NEAR_PARTS = 300_000, 40  # of parts that are compared; at least so many similar ones of each
 _MOST_TOGETHER = 60  # groups that are believed to be one instance and compared each with each
 _WRONG_JOIN = 3.0  # how much worse a wrong join is than a missing one: it spoils all pairs of both groups
 _BLOCK = 4096
@@ -117,7 +117,9 @@ class Questions:
         self._closeness = closeness / self._sizes[self.part]  # (N,) average similarity to an image's part
         order = np.lexsort((-self._closeness, self.part))
         self._image = order[np.searchsorted(self.part[order], np.arange(len(sums)))]  # (P,) the central one
-        self._near = _similar_pairs(sums / self._sizes[:, None], _NEAR_PARTS)  # (Q, 2)
+        self._near = _similar_pairs(
+            sums / self._sizes[:, None], max(_NEAR_PARTS, _MOST_PAIRS // len(sums))
+        )  # (Q, 2)
 
     def know(self, known: KnownImages) -> None:
         """Take over what is known."""

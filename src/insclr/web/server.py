@@ -30,16 +30,12 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     except ImportError:
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
-    from insclr.web.api import api
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning
     from insclr.web.load import Numbers, Room
     from insclr.web.proving import Proving
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
-    from insclr.web.teach import teach_api
-    from insclr.web.things import things_api
-    from insclr.web.why import why_api
 
     settings = settings or ServeSettings()
 
@@ -70,8 +66,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     app.state.served = served
     app.state.learning = Learning(served)
     app.state.proving = Proving(served)
-    for router in (api, why_api, things_api, teach_api):
-        app.include_router(router)
+    _answer_requests(app)
     _explain_errors(app)
     _tell_state(app, served)
     # Uploads stay in memory: nothing of them is ever written to disk.
@@ -86,6 +81,17 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         numbers=served.numbers,
     )
     return app
+
+
+def _answer_requests(app: "FastAPI") -> None:
+    """The API."""
+    from insclr.web.api import api
+    from insclr.web.teach import teach_api
+    from insclr.web.things import things_api
+    from insclr.web.why import why_api
+
+    for router in (api, why_api, things_api, teach_api):
+        app.include_router(router)
 
 
 def _said_page(name: str) -> str:
