@@ -145,6 +145,22 @@ def test_an_older_server_is_refused(lite_uri: str, monkeypatch: pytest.MonkeyPat
         open_store(lite_uri)
 
 
+def test_what_a_server_says_is_told_without_its_stack_trace(
+    lite_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pymilvus.exceptions import MilvusException
+
+    store = create_store(lite_uri, INFO)
+    said = "stack trace: /a/b/trace.go:51 github.com/x.Trace\n/a/c.go:7 x.(*Proxy).Upsert: attempt #0: broken"
+
+    def fails(*_: object, **__: object) -> None:
+        raise MilvusException(message=said)
+
+    monkeypatch.setattr(store._server._client, "upsert", fails)  # type: ignore[attr-defined]
+    with pytest.raises(StoreUnavailable, match=r"does not answer as it should: attempt #0: broken$"):
+        store.upsert(pictures(1), unit_vectors(1))
+
+
 def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(UserError, match="INSCLR_MILVUS_TOKEN") as refused:
         open_store("http://root:secret@127.0.0.1:1/x")
