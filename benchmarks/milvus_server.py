@@ -20,7 +20,6 @@ from search import TOP, exact_neighbours, measure, unit_rows
 
 _EFFORTS = (64, 128, 256, 512, 1024)  # values of ef; what ships is among them
 _WRITTEN_AT_ONCE = 5000
-_LONGEST_BUILD = 7200.0  # seconds
 
 
 def memory(pid: int) -> str:
@@ -29,19 +28,6 @@ def memory(pid: int) -> str:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kilobytes = int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
     return f", server {kilobytes / 1e6:.2f} GB"
-
-
-def wait_for_index(address: str, name: str, rows: int) -> None:
-    """Until Milvus has indexed what it has sealed."""
-    from pymilvus import MilvusClient
-
-    client, end = MilvusClient(uri=address), time.monotonic() + _LONGEST_BUILD
-    while time.monotonic() < end:
-        state = client.describe_index(name, "vector")
-        if not state["pending_index_rows"] and state["indexed_rows"] >= 0.95 * rows:
-            return
-        time.sleep(1)
-    print("the index was not ready in time", state)
 
 
 def main() -> None:
@@ -54,6 +40,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--pid", type=int, default=0)
     told = parser.parse_args()
+    server_module._SETTLE = 7200.0  # seconds: the whole build is to be measured
     vectors, queries = unit_rows(told.rows, told.dim, 0), unit_rows(told.queries, told.dim, 1)
     truth = exact_neighbours(vectors, queries)
     name = f"bench_{uuid.uuid4().hex[:8]}"
@@ -66,8 +53,8 @@ def main() -> None:
     assert store.count() == told.rows
     print(f"{told.rows} rows written in {time.perf_counter() - began:.1f} s{memory(told.pid)}", flush=True)
     began = time.perf_counter()
+    store.settle()
     store.close()
-    wait_for_index(told.address, name, told.rows)
     print(f"sealed and indexed after {time.perf_counter() - began:.1f} s{memory(told.pid)}", flush=True)
     began = time.perf_counter()
     store = open_store(uri)

@@ -167,6 +167,22 @@ def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     assert "secret" not in str(refused.value)
 
 
+def test_many_rows_are_found_by_the_index_once_the_store_has_settled(
+    store: MilvusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.retrieval.store.milvus._SEALED_FROM", 1500)
+    vectors, queries = unit_vectors(2000), unit_vectors(20, 1)
+    store.upsert(pictures(2000), vectors)
+    store.settle()
+    state = store._server._client.describe_index(store._name, "vector")
+    assert not state.get("pending_index_rows")
+    path_of = {row.id: row.image.path for row in store.rows_by_path().values()}
+    found = store.search(queries, 10).ids
+    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
+    for ids, order in zip(found.tolist(), exact.tolist(), strict=True):
+        assert {path_of[one] for one in ids} == {f"a/{i}.jpg" for i in order}
+
+
 def test_what_milvus_cannot_hold_is_named(store: MilvusStore) -> None:
     for wrong, told in (
         (replace(pictures(1)[0], path="x" * 5000), "path longer than 4096 bytes"),

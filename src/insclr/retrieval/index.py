@@ -121,6 +121,8 @@ def index_images(
             if shard.first:
                 run.drop_unlisted(prune)
             _keep_parts(store, describer, local=local, asmk=asmk)
+            with working("settling the store"):
+                store.settle()
             with working("calibrating the score"):
                 calibrate_store(store)
             return replace(run.report, total=store.count(), not_read=images.not_read)

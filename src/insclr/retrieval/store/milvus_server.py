@@ -30,6 +30,7 @@ _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is t
 _HITS = 500_000  # results in one message
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
 _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be back, and an indexing run waits for it
+_SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 _LONGEST = 300  # characters of what a server says
 # HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
@@ -152,16 +153,23 @@ class MilvusServer:
             self._call("delete", collection, ids=part, timeout=_WRITE)
             self._unread.add(collection)
 
-    def seal(self, collection: str) -> None:
-        """Close the segments at hand, so that Milvus indexes them; a server that is asked too often does it later."""
+    def settle(self, collection: str) -> bool:
+        """Close the segments at hand and wait until they are indexed; whether they are when the time is over."""
         from pymilvus.exceptions import MilvusException
 
+        end = time.monotonic() + _SETTLE
         with _explained(self.uri):
             try:
                 self._client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
-            except MilvusException as error:
+            except MilvusException as error:  # one that is asked too often does it later, by itself
                 if not _is_denied(error):
                     raise
+        index = self._call("list_indexes", collection)[0]
+        while self._call("describe_index", collection, index).get("pending_index_rows"):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_BUSY)
+        return True
 
     def close(self) -> None:
         """Leave the server."""
