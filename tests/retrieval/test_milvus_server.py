@@ -145,10 +145,42 @@ def test_an_older_server_is_refused(lite_uri: str, monkeypatch: pytest.MonkeyPat
         open_store(lite_uri)
 
 
+def test_what_a_server_says_is_told_without_its_stack_trace(
+    lite_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pymilvus.exceptions import MilvusException
+
+    store = create_store(lite_uri, INFO)
+    said = "stack trace: /a/b/trace.go:51 github.com/x.Trace\n/a/c.go:7 x.(*Proxy).Upsert: attempt #0: broken"
+
+    def fails(*_: object, **__: object) -> None:
+        raise MilvusException(message=said)
+
+    monkeypatch.setattr(store._server._client, "upsert", fails)  # type: ignore[attr-defined]
+    with pytest.raises(StoreUnavailable, match=r"does not answer as it should: attempt #0: broken$"):
+        store.upsert(pictures(1), unit_vectors(1))
+
+
 def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(UserError, match="INSCLR_MILVUS_TOKEN") as refused:
         open_store("http://root:secret@127.0.0.1:1/x")
     assert "secret" not in str(refused.value)
+
+
+def test_many_rows_are_found_by_the_index_once_the_store_has_settled(
+    store: MilvusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.retrieval.store.milvus._SEALED_FROM", 1500)
+    vectors, queries = unit_vectors(2000), unit_vectors(20, 1)
+    store.upsert(pictures(2000), vectors)
+    store.settle()
+    state = store._server._client.describe_index(store._name, "vector")
+    assert not state.get("pending_index_rows")
+    path_of = {row.id: row.image.path for row in store.rows_by_path().values()}
+    found = store.search(queries, 10).ids
+    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
+    for ids, order in zip(found.tolist(), exact.tolist(), strict=True):
+        assert {path_of[one] for one in ids} == {f"a/{i}.jpg" for i in order}
 
 
 def test_what_milvus_cannot_hold_is_named(store: MilvusStore) -> None:

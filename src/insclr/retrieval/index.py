@@ -1,5 +1,6 @@
 """Bring a store up to date with a list of images, doing only what has changed since the last time."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,8 @@ def index_images(
             if shard.first:
                 run.drop_unlisted(prune)
             _keep_parts(store, describer, local=local, asmk=asmk)
+            with working("settling the store"):
+                store.settle()
             with working("calibrating the score"):
                 calibrate_store(store)
             return replace(run.report, total=store.count(), not_read=images.not_read)
@@ -239,11 +242,13 @@ class _Run:
         return next((one.hash for one in known if unchanged(one, state)), "")
 
     def _take(self, images: dict[int, IndexedImage]) -> None:
-        """Write rows that are described elsewhere."""
-        found = [self.described[one.path] for one in images.values()]
-        descriptors = np.concatenate([one.store.descriptors([one.row.id]) for one in found])
-        regions = [one.store.regions([one.row.id])[0] for one in found] if self.regions else None
-        self._upsert(list(images.values()), descriptors, regions)
+        """Write rows that are described elsewhere; a batch lies in one store, or at the end of a share in two."""
+        found = [(self.described[one.path], one) for one in images.values()]
+        for _, group in itertools.groupby(found, key=lambda pair: id(pair[0].store)):
+            rows = list(group)
+            store, ids = rows[0][0].store, [one.row.id for one, _ in rows]
+            regions = store.regions(ids) if self.regions else None
+            self._upsert([image for _, image in rows], store.descriptors(ids), regions)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:
         wanted: list[Regions] | None = [] if self.regions else None

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from insclr.retrieval.store.rows import (
     check_descriptors,
 )
 from insclr.retrieval.store.where import Condition, number_of
+
+_log = logging.getLogger(__name__)
 
 _ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
 _PATH_BYTES, _COLUMNS_BYTES = 4096, 65_000  # what Milvus holds in one field
@@ -218,14 +221,22 @@ class MilvusStore:
         """Changes whenever the rows change."""
         return self.note("version") or "0"
 
+    def settle(self) -> None:
+        """After 10,000 rows or more: have Milvus index them, and wait for it, at most 15 minutes.
+
+        Until then it searches them by a coarse index of its own, which misses neighbours.
+        """
+        if self._written >= _SEALED_FROM:
+            for collection in (self._name, *([self._regions.name] if self._regions.there() else [])):
+                if not self._server.settle(collection):
+                    _log.warning(
+                        "Milvus at %s is still indexing: searches miss some photos until then", self.uri
+                    )
+            self._written = 0
+
     def close(self) -> None:
-        """Leave the server; much that was written is sealed first, so that searches use the index."""
-        try:
-            if self._written >= _SEALED_FROM:
-                self._server.seal(self._name)
-                self._regions.seal()
-        finally:
-            self._server.close()
+        """Leave the server."""
+        self._server.close()
 
     def _expression(self, where: Condition | None) -> str:
         if where is not None and contains_text(where) and self._server.version < _CONTAINS_FROM:

@@ -22,14 +22,14 @@ class MilvusRegions:
 
     def __init__(self, server: MilvusServer, name: str, dim: int) -> None:
         self._server = server
-        self._name = name
+        self.name = name
         self._dim = dim
         self._loaded = False
 
     def there(self) -> bool:
         """Whether the store has regions at all."""
-        if not self._loaded and self._server.has(self._name):
-            self._server.load(self._name)
+        if not self._loaded and self._server.has(self.name):
+            self._server.load(self.name)
             self._loaded = True
         return self._loaded
 
@@ -39,7 +39,7 @@ class MilvusRegions:
         if regions is None or not any(len(one.boxes) for one in regions):
             return
         if not self.there():
-            self._server.create(self._name, _fields(self._dim))
+            self._server.create(self.name, _fields(self._dim))
         entities = [
             {name: row[name] for name in _COPIED}
             | {
@@ -51,20 +51,20 @@ class MilvusRegions:
             for row, found in zip(rows, regions, strict=True)
             for number, (box, vector) in enumerate(zip(found.boxes, found.descriptors, strict=True))
         ]
-        self._server.upsert(self._name, entities)
+        self._server.upsert(self.name, entities)
 
     def delete(self, rows: Sequence[int]) -> None:
         """Remove the regions of rows."""
         if not rows or not self.there():
             return
         ids = [region_id(row, number) for row in rows for number in range(MAX_REGIONS)]
-        self._server.delete(self._name, ids)
+        self._server.delete(self.name, ids)
 
     def ids(self) -> Ids:
         """The ids of the rows that have regions, ascending."""
         if not self.there():
             return np.zeros(0, np.int64)
-        found = self._server.every(self._name, "id", ["id", "picture"])
+        found = self._server.every(self.name, "id", ["id", "picture"])
         return np.unique(np.array([int(one["picture"]) for one in found], dtype=np.int64))
 
     def of(self, rows: Sequence[int] | Ids) -> list[Regions]:
@@ -72,7 +72,7 @@ class MilvusRegions:
         found: dict[int, list[dict[str, Any]]] = {int(row): [] for row in rows}
         if self.there():
             ids = [region_id(row, number) for row in found for number in range(MAX_REGIONS)]
-            for entity in self._server.get(self._name, ids, ["picture", "box", "vector"]):
+            for entity in self._server.get(self.name, ids, ["picture", "box", "vector"]):
                 found[int(entity["picture"])].append(entity)
         return [_regions(found[int(row)], self._dim) for row in rows]
 
@@ -83,17 +83,12 @@ class MilvusRegions:
         boxes = np.zeros((len(queries), top, 4), dtype=np.float32)
         if not self.there():
             return NearestRegions(ids, similarities, boxes)
-        answers = self._server.search(self._name, queries, top, expression, ["picture", "box"])
+        answers = self._server.search(self.name, queries, top, expression, ["picture", "box"])
         for place, hits in enumerate(answers):
             ids[place, : len(hits)] = [hit["entity"]["picture"] for hit in hits]
             similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
             boxes[place, : len(hits)] = _boxes([hit["entity"]["box"] for hit in hits])
         return NearestRegions(ids, similarities, boxes)
-
-    def seal(self) -> None:
-        """Close the segments at hand, so that searches use the index."""
-        if self.there():
-            self._server.seal(self._name)
 
 
 def region_id(row: int, number: int) -> int:

@@ -30,13 +30,15 @@ _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is t
 _HITS = 500_000  # results in one message
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
 _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be back, and an indexing run waits for it
+_SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
 _BUSY = 0.5  # seconds before a server that is starting is asked again
+_LONGEST = 300  # characters of what a server says
 # HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
 _INDEX = {"index_type": "HNSW", "metric_type": "COSINE", "params": {"M": 32, "efConstruction": 200}}
 UNUSED = "unused"  # the vector of a collection of texts, which must have one
 _SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of such collections
 _EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that a search keeps (ef)
-_STARTING = ("not ready", "not loaded", "not available", "unavailable", "no available", "not found: node")
+_PASSING = ("not ready", "not loaded", "not available", "unavailable", "no available", "deadlineexceeded")
 _DENIED = ("quota", "limit exceeded", "deny", "rate limit", "ratelimiter", "no space")
 
 Fields = Mapping[str, Mapping[str, Any]]  # what pymilvus' `add_field` takes, by the fields' names
@@ -151,16 +153,23 @@ class MilvusServer:
             self._call("delete", collection, ids=part, timeout=_WRITE)
             self._unread.add(collection)
 
-    def seal(self, collection: str) -> None:
-        """Close the segments at hand, so that Milvus indexes them; a server that is asked too often does it later."""
+    def settle(self, collection: str) -> bool:
+        """Close the segments at hand and wait until they are indexed; whether they are when the time is over."""
         from pymilvus.exceptions import MilvusException
 
+        end = time.monotonic() + _SETTLE
         with _explained(self.uri):
             try:
                 self._client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
-            except MilvusException as error:
+            except MilvusException as error:  # one that is asked too often does it later, by itself
                 if not _is_denied(error):
                     raise
+        index = self._call("list_indexes", collection)[0]
+        while self._call("describe_index", collection, index).get("pending_index_rows"):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_BUSY)
+        return True
 
     def close(self) -> None:
         """Leave the server."""
@@ -175,7 +184,7 @@ class MilvusServer:
         return found
 
     def _call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Ask the server; one that is just starting is asked again until the time is over."""
+        """Ask the server; one that is just starting or busy is asked again until the time is over."""
         from pymilvus.exceptions import MilvusException
 
         timeout = timeout or _ANSWER
@@ -185,7 +194,7 @@ class MilvusServer:
                 try:
                     return getattr(self._client, method)(*arguments, timeout=timeout, **named)
                 except MilvusException as error:
-                    if not _is_starting(error) or time.monotonic() > deadline:
+                    if not _is_passing(error) or time.monotonic() > deadline:
                         raise
                     time.sleep(_BUSY)
 
@@ -241,7 +250,7 @@ def _explained(uri: str) -> Iterator[None]:
     try:
         yield
     except MilvusException as error:
-        raise StoreUnavailable(_sentence(uri, error, " ".join(str(error.message).split()))) from error
+        raise StoreUnavailable(_sentence(uri, error, _told(error.message))) from error
     except grpc.RpcError as error:  # pymilvus lets some through: a deadline, a server that went away
         reason = error.details() if hasattr(error, "details") else type(error).__name__
         raise StoreUnavailable(_sentence(uri, error, str(reason))) from error
@@ -278,6 +287,13 @@ def _is_denied(error: Exception) -> bool:
     return getattr(error, "code", None) in (8, 9) or any(word in reason for word in _DENIED)
 
 
-def _is_starting(error: Exception) -> bool:
+def _is_passing(error: Exception) -> bool:
+    """Whether a server that is starting, or busy, may answer the next time."""
     reason = str(getattr(error, "message", "")).lower()
-    return any(words in reason for words in _STARTING)
+    return any(words in reason for words in _PASSING)
+
+
+def _told(message: object) -> str:
+    """What an error of Milvus says, without the places in its source."""
+    told = re.sub(r"stack trace:(\s+\S+:\d+\s+\S+)+", "", str(message))
+    return " ".join(told.split())[:_LONGEST]
