@@ -24,7 +24,7 @@ from timing import seconds
 
 SAMPLE = 300  # rows whose exact neighbours measure the recall of both sides
 TIMED = 2000  # rows whose search is timed
-PROBES = (4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+PROBES = (*range(4, 32, 2), *range(32, 64, 4), *range(64, 513, 16))
 
 
 def descriptors(images: int, dim: int, seed: int = 0, things: int = 4000, scenes: int = 200) -> Tensor:
@@ -53,7 +53,7 @@ def measure(images: int = 100_000, size: int = 100) -> list[Row]:
     rows = _measure("drawn", descriptors(images, 512), size)
     real = real_descriptors()
     if real is not None:
-        rows += _measure("real", torch.from_numpy(np.asarray(real)).float(), size)
+        rows += _measure("real", torch.from_numpy(np.array(real)).float(), size)
         rows += _measure("like real", torch.from_numpy(grown(np.asarray(real), images)).float(), size)
     return rows
 
