@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store, open_store
-from insclr.retrieval.store import segment as segment_module
+from insclr.retrieval.store import nearest as nearest_module
 from real import grown, real_descriptors
 from table import Row, markdown, milliseconds
 
@@ -73,10 +73,10 @@ def search(folder: str, kind: str, rows: int) -> dict[str, float]:
     """Open the store, search it, add rows, search again."""
     queries = next(blocks(kind, QUERIES, seed=10**9)).astype(np.float32)
     idle = memory()
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     store = open_store(folder)
     store.search(queries[:1], TOP)
-    opening = time.perf_counter() - began
+    opening, opening_busy = time.perf_counter() - began, time.process_time() - busy
     store.search(queries[:20], TOP)
     latency, processor, found = [], [], []
     for query in queries:
@@ -97,6 +97,7 @@ def search(folder: str, kind: str, rows: int) -> dict[str, float]:
     hits, exact = _exact_scan(store, queries[:EXACT], found)
     return {
         "opening": opening,
+        "opening processor": opening_busy,
         "p50": float(np.percentile(latency, 50)),
         "p99": float(np.percentile(latency, 99)),
         "processor": float(np.percentile(processor, 50)),
@@ -111,14 +112,14 @@ def search(folder: str, kind: str, rows: int) -> dict[str, float]:
 
 def _exact_scan(store: Store, queries: np.ndarray, found: list[np.ndarray]) -> tuple[float, float]:
     """The share of the exact neighbours, by a scan of every row, that were found, and the least seconds of a scan."""
-    usual, segment_module._RESCORED = segment_module._RESCORED, 10**9
+    usual, nearest_module._FEWEST_RESCORED = nearest_module._FEWEST_RESCORED, 10**9
     took, hits = [], 0
     for query, ids in zip(queries, found, strict=False):
         began = time.perf_counter()
         exact = store.search(query[None], TOP).ids[0]
         took.append(time.perf_counter() - began)
         hits += len({*ids.tolist()} & {*exact.tolist()})
-    segment_module._RESCORED = usual
+    nearest_module._FEWEST_RESCORED = usual
     return hits / (TOP * len(took)), min(took)
 
 
@@ -187,7 +188,7 @@ def _rows(kind: str, rows: int, written: dict[str, float], found: dict[str, floa
         Row(f"{name}: its processor time, p50", milliseconds(found["processor"])),
         Row(
             f"{name}: opening and the first search",
-            milliseconds(found["opening"]),
+            f"{milliseconds(found['opening'])}, {milliseconds(found['opening processor'])} of processor time",
             bar="<= 2 s",
             reached=found["opening"] <= 2,
         ),
