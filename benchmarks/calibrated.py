@@ -1,12 +1,15 @@
 """The method that ships at the scale of Google Landmarks v2: what a round's beginning and a step cost as N grows.
 
-    python benchmarks/calibrated.py [N ...]
+    python benchmarks/calibrated.py [--drawn-pool] [N ...]
 
 Each N is measured in a process of its own. The pooled features have 64 channels, so that the five views of a million
 images fit on any disk; the descriptors have 512 dimensions as always, and the structure of image descriptors (see
-pool.py). Memory is what the process holds at most in each stage, its own and not that of mapped files.
+pool.py). With --drawn-pool the candidates of every image are drawn instead of searched for, which takes most of the
+time: everything else is as it is. Memory is what the process holds at most in each stage, its own and not that of
+mapped files.
 """
 
+import argparse
 import itertools
 import json
 import os
@@ -27,6 +30,7 @@ from insclr.methods import calibrated
 from insclr.methods.method import RoundStart
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
+from insclr.neighbours.pool import Pool
 from insclr.recipe import CalibratedSettings, RoundRecipe
 from insclr.tracking import SilentTracker
 from insclr.training.round import Round, train_round
@@ -95,12 +99,29 @@ def _own_memory() -> float:
     return 0.0
 
 
-def one_size(images: int) -> dict[str, Any]:
+def drawn_pool(descriptors: Tensor, size: int, *_: object) -> Pool:
+    """Random candidates with random similarities, best first, in half precision as a large pool has them."""
+    generator = torch.Generator().manual_seed(0)
+    images = len(descriptors)
+    ids = torch.empty(images, size, dtype=torch.int32)
+    similarities = torch.empty(images, size, dtype=torch.float16)
+    for rows in torch.arange(images).split(2048):
+        drawn = (
+            rows[:, None] + 1 + torch.randint(images - 1, (len(rows), size), generator=generator)
+        ) % images
+        near = torch.rand(drawn.shape, generator=generator).sort(1, descending=True).values
+        ids[rows], similarities[rows] = drawn.int(), near.half()
+    return Pool(ids, similarities)
+
+
+def one_size(images: int, *, drawn: bool = False) -> dict[str, Any]:
     """Seconds of processor time and peak memory of every stage, and the seconds of a step."""
     plain, views = collection(images)
     backbone: Any = NoBackbone()
     network = DescriptorNetwork(backbone, GeM(), dim=DIM)
     found: dict[str, Any] = {"features": _own_memory(), "stages": {}}
+    if drawn:
+        calibrated.round_pool = drawn_pool  # type: ignore[assignment]
     for name in STAGES:
         setattr(calibrated, name, _timed(getattr(calibrated, name), STAGES[name], found["stages"]))
     method = calibrated.CalibratedMethod(CalibratedSettings())
@@ -109,7 +130,7 @@ def one_size(images: int) -> dict[str, Any]:
         began = time.process_time()
         prepared = method.prepare(start)
         found |= {"prepare": time.process_time() - began, "pairs": prepared.positives_per_image}
-        found |= {"pool": method.pool.size, "recall": method.pool.recall, "descriptors": _describing(start)}
+        found |= {"pool": method.pool.size, "recall": method.pool.recall}
         found["step"] = _step(network, method, plain, views, Path(scratch))
     return found | {"most": peak.most}
 
@@ -124,12 +145,6 @@ def _timed(work: Callable[..., Any], name: str, stages: dict[str, tuple[float, f
         return result
 
     return timed
-
-
-def _describing(start: RoundStart) -> float:
-    began = time.process_time()
-    assert len(start.descriptors) == len(start)
-    return time.process_time() - began
 
 
 def _step(network: DescriptorNetwork, method: Any, plain: Tensor, views: Tensor, folder: Path) -> float:
@@ -151,18 +166,16 @@ def _step(network: DescriptorNetwork, method: Any, plain: Tensor, views: Tensor,
     return float(torch.tensor(taken).median())
 
 
-def measure(sizes: tuple[int, ...] = SIZES) -> list[Row]:
-    found = {size: _in_a_process(size) for size in sizes}
+def measure(sizes: tuple[int, ...] = SIZES, *, drawn: bool = False) -> list[Row]:
+    found = {size: _in_a_process(size, drawn) for size in sizes}
     rows = []
     for title in STAGES.values():
         times = [found[size]["stages"].get(title, (0.0, 0.0)) for size in sizes]
         if any(took for took, _ in times):
             rows.append(_row(title, [f"{milliseconds(took)}, {_gb(most)}" for took, most in times], sizes))
-    for title, name in (
-        ("all of the round's beginning", "prepare"),
-        ("descriptors of the plain views", "descriptors"),
-    ):
-        rows.append(_row(title, [milliseconds(found[size][name]) for size in sizes], sizes))
+    rows.append(
+        _row("all of the round's beginning", [milliseconds(found[size]["prepare"]) for size in sizes], sizes)
+    )
     steps = [found[size]["step"] for size in sizes]
     growth = steps[-1] / steps[0]
     spread = ", ".join(f"{milliseconds(t)} at {size:,}" for t, size in zip(steps, sizes, strict=True))
@@ -193,15 +206,25 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-def _in_a_process(images: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", str(images)], check=True, stdout=subprocess.PIPE
-    )
+def _in_a_process(images: int, drawn: bool) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", *(["--drawn-pool"] if drawn else []), str(images)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(one_size(int(sys.argv[2]))))
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sizes", type=int, nargs="*", default=SIZES)
+    parser.add_argument("--drawn-pool", action="store_true")
+    parser.add_argument("--one", action="store_true", help="measure the first size in this process")
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(one_size(asked.sizes[0], drawn=asked.drawn_pool)))
     else:
-        print(markdown(measure(tuple(map(int, sys.argv[1:])) or SIZES)))
+        print(markdown(measure(tuple(asked.sizes), drawn=asked.drawn_pool)))
+
+
+if __name__ == "__main__":
+    main()

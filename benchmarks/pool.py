@@ -1,13 +1,30 @@
-"""The candidate pool against faiss's flat index, in one run: time, ratio and recall."""
+"""The candidate pool against faiss at equal recall, in one run: flat, inverted lists (IVF) and graph (HNSW).
+
+    python benchmarks/pool.py [ROWS]
+
+A pool asks for everybody's neighbours at once; each rival builds its index and searches all rows. How many lists or
+nodes a rival visits is raised until its recall, on a sample, reaches ours. Searches are timed on some of the rows and
+scaled to all; building is timed whole.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import faiss
+import numpy as np
 import torch
 from torch import Tensor
 
 from insclr.neighbours.exact import nearest_rows
 from insclr.neighbours.pool import build_pool
+from real import grown, real_descriptors
 from table import Row, markdown, milliseconds
 from timing import seconds
+
+SAMPLE = 300  # rows whose exact neighbours measure the recall of both sides
+TIMED = 2000  # rows whose search is timed
+PROBES = (*range(4, 32, 2), *range(32, 64, 4), *range(64, 513, 16))
 
 
 def descriptors(images: int, dim: int, seed: int = 0, things: int = 4000, scenes: int = 200) -> Tensor:
@@ -30,35 +47,100 @@ def descriptors(images: int, dim: int, seed: int = 0, things: int = 4000, scenes
     return torch.nn.functional.normalize((centres[thing] + 0.7 * spread(images)) @ rotation, dim=1)
 
 
-def measure(images: int = 100_000, dim: int = 512, size: int = 500, flat_rows: int = 10_000) -> list[Row]:
-    """Time the flat index and the exact pool on `flat_rows` rows, scaled to all; the approximate pool whole."""
+def measure(images: int = 100_000, size: int = 100) -> list[Row]:
+    """Drawn descriptors, and those of real photos where the environment names a file of them (see real.py)."""
     faiss.omp_set_num_threads(torch.get_num_threads())
-    features = descriptors(images, dim)
-    rows = torch.randperm(images, generator=torch.Generator().manual_seed(1))[:flat_rows]
-    flat = faiss.IndexFlatIP(dim)
-    flat.add(features.numpy())
-    first, second = (part.numpy() for part in features[rows].chunk(2))
-    pools = []
-    # The rival is timed before and after, so that a change in the machine's load weighs on both sides.
-    rival = seconds(lambda: flat.search(first, size + 1))
-    exact = seconds(lambda: nearest_rows(features, rows, size)) * images / flat_rows
-    approximate = seconds(lambda: pools.append(build_pool(features, size, approximate=True)))
-    rival = (rival + seconds(lambda: flat.search(second, size + 1))) * images / flat_rows
+    rows = _measure("drawn", descriptors(images, 512), size)
+    real = real_descriptors()
+    if real is not None:
+        rows += _measure("real", torch.from_numpy(np.array(real)).float(), size)
+        rows += _measure("like real", torch.from_numpy(grown(np.asarray(real), images)).float(), size)
+    return rows
 
-    scale, recall = f"{images:,} x {dim}, P = {size}", pools[0].recall
-    ratio = rival / approximate
-    return [
-        Row(f"exact pool, {scale}", milliseconds(exact), milliseconds(rival), f"{rival / exact:.1f} x"),
-        Row(
-            f"approximate pool, recall {recall:.3f}",
-            milliseconds(approximate),
-            milliseconds(rival),
-            f"{ratio:.1f} x",
-            ">= 8 x at recall >= 0.95",
-            ratio >= 8 and recall >= 0.95,
-        ),
-    ]
+
+def _measure(kind: str, features: Tensor, size: int) -> list[Row]:
+    sample = torch.randperm(len(features), generator=torch.Generator().manual_seed(1))[:SAMPLE]
+    exact = nearest_rows(features, sample, size)[1]
+    pools = []
+    ours = seconds(lambda: pools.append(build_pool(features, size, approximate=True)))
+    recall = _recall(pools[0].ids[sample], exact)
+    what = f"{kind}, {len(features):,} x {features.shape[1]}, P = {size}, recall {recall:.3f}"
+    table = []
+    for name, (rival, its_recall) in _rivals(features.numpy(), size, sample.numpy(), exact, recall).items():
+        ratio = rival / ours
+        bar = (
+            (">= 1.1 x, or faiss takes its place", ratio >= 1.1)
+            if its_recall >= recall - 0.005
+            else ("", None)
+        )
+        table.append(
+            Row(
+                f"{what}: approximate pool against {name} (recall {its_recall:.3f})",
+                milliseconds(ours),
+                milliseconds(rival),
+                f"{ratio:.1f} x",
+                *bar,
+            )
+        )
+    return table
+
+
+def _recall(found: Tensor, exact: Tensor) -> float:
+    pairs = zip(exact, found, strict=True)
+    return float(torch.stack([torch.isin(true, ids.long()).float().mean() for true, ids in pairs]).mean())
+
+
+def _rivals(
+    rows: np.ndarray, size: int, sample: np.ndarray, exact: Tensor, recall: float
+) -> dict[str, tuple[float, float]]:
+    """Seconds for all rows, and the recall reached, of every kind of index."""
+    dim, root = rows.shape[1], len(rows) ** 0.5
+    flat = faiss.IndexFlatIP(dim)
+    flat.add(rows)
+    found = {"flat": (_search_time(flat, rows, size), 1.0)}
+    for lists in (int(4 * root), int(8 * root)):
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
+        index.cp.niter, index.cp.max_points_per_centroid, index.cp.min_points_per_centroid = 3, 16, 1
+        settings = [(f"IVF of {lists} lists", "nprobe", probes) for probes in PROBES]
+        found |= _tuned(index, index, rows, size, settings, sample, exact, recall)
+    graph = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
+    settings = [("HNSW, M = 32", "efSearch", int(factor * size)) for factor in (1, 1.5, 2, 3, 4, 6, 8)]
+    return found | _tuned(graph, graph.hnsw, rows, size, settings, sample, exact, recall)
+
+
+def _tuned(
+    index: Any,
+    holder: Any,
+    rows: np.ndarray,
+    size: int,
+    settings: list[tuple[str, str, int]],
+    sample: np.ndarray,
+    exact: Tensor,
+    recall: float,
+) -> dict[str, tuple[float, float]]:
+    """Build the index, raise its setting until the recall is reached, and time it there."""
+    trained = rows[np.random.default_rng(0).permutation(len(rows))[: 16 * getattr(index, "nlist", 1)]]
+    building = seconds(lambda: (index.train(trained), index.add(rows)))
+    name, reached = "", 0.0
+    for kind, setting, value in settings:
+        setattr(holder, setting, value)
+        reached = _recall(_others(index.search(rows[sample], size + 1)[1], sample, size), exact)
+        name = f"{kind}, {setting} = {value}"
+        if reached >= recall:
+            break
+    return {name: (building + _search_time(index, rows, size), reached)}
+
+
+def _search_time(index: Any, rows: np.ndarray, size: int) -> float:
+    some = rows[np.random.default_rng(1).permutation(len(rows))[:TIMED]]
+    searching: Callable[[], object] = lambda: index.search(some, size + 1)  # noqa: E731
+    return min(seconds(searching) for _ in range(2)) * len(rows) / len(some)
+
+
+def _others(found: np.ndarray, rows: np.ndarray, size: int) -> Tensor:
+    """What was found without the row itself, (rows, size)."""
+    return torch.from_numpy(np.stack([ids[ids != row][:size] for ids, row in zip(found, rows, strict=True)]))
 
 
 if __name__ == "__main__":
-    print(markdown(measure()))
+    print(markdown(measure(*map(int, sys.argv[1:2]))))

@@ -1,6 +1,6 @@
 """`make bench`: measure everything, or the named parts, and write the tables to docs/performance.md.
 
-    python benchmarks/run.py [step] [mining] [pool] [loader] [growth] [cpu]
+    python benchmarks/run.py [engines] [startup] [stores] [step] [calibrated] [mining] [pool] [loader] [growth] [cpu]
 
 Each number stands beside its rival or limit, measured in the same run on the same machine.
 """
@@ -15,7 +15,11 @@ from machine import describe
 from table import Row, markdown
 
 PARTS = {
+    "engines": "Describing by each engine",
+    "startup": "Starting from the shell",
+    "stores": "A million rows in the local store",
     "step": "A training step against the bare network",
+    "calibrated": "The method that ships, to 1.2 million images",
     "mining": "Mining and loss at the scale of Google Landmarks v2",
     "pool": "The candidate pool against faiss",
     "loader": "The input side",
@@ -29,9 +33,17 @@ mines and updates. Both sides are equal within a few per cent: a ratio below 1 i
     "mining": """The network is stood in for by 0.1 s of rest, in which the announced bank rows are read by a thread
 of their own and the last step's are written; the third row has all of that on the clock. Resident
 memory is the process's peak.""",
-    "pool": """The flat index and the exact pool are timed on a tenth of the rows. The vectors are drawn with the
-effective rank of real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing
-ratios for others. Vectors without neighbourhoods are noticed and searched exactly.""",
+    "engines": """The same descriptors by each engine that is installed. Processor time of all threads an image, so
+that other jobs on the machine change little.""",
+    "startup": """Whole commands, from the shell to their end: the best of several runs, and their processor time.""",
+    "stores": """Each store is written by one process and searched by another, one query at a time; a query uses all
+cores where there are several. Random rows are the hardest case, since there is nothing in them to skip. Memory of
+mapped files is memory that the system takes back when it needs it.""",
+    "calibrated": """Processor time (all threads) of each stage of a round's beginning, and the memory of its own that
+the process holds then, in one process for each N. The step is that of a round on cached features.""",
+    "pool": """Everybody's neighbours at once; building an index counts. The drawn vectors have the effective rank of
+real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for others. What a rival
+visits is raised until its recall reaches ours. Vectors without neighbourhoods are noticed and searched exactly.""",
     "loader": """A step needs 64 images at most every 1.7 s on this machine: the input side is an order of magnitude
 ahead of it.""",
     "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is

@@ -232,3 +232,36 @@ def test_the_coarse_scan_of_rows_in_memory_is_kept_in_a_file(tmp_path: Path) -> 
     assert [one.name for one in tmp_path.iterdir()] == [file.name]
     file.write_bytes(b"broken")
     np.testing.assert_array_equal(in_memory(vectors.astype(np.float16), file).search(queries, 10)[1], found)
+
+
+def test_a_packing_that_was_killed_leaves_nothing_wrong(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = unit_vectors(1000)
+    store.upsert(images(range(1000)), vectors)
+    with monkeypatch.context() as killed:
+        # The segment is written whole, and then the process ends before the database names it.
+        killed.setattr(segments_module.Segments, "_keep", _end)
+        with pytest.raises(KeyboardInterrupt):
+            store.search(vectors[:1], 1)
+    assert segment_rows(store) == [1000]
+    store.delete(["0.jpg"])
+    reader = LocalStore(Path(store.uri))
+    assert reader.search(vectors[1:], 1).ids[:, 0].tolist() == list(range(2, 1001))
+    assert segment_rows(reader) == [999]
+
+
+def _end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_readers_go_on_while_another_process_packs(store: LocalStore) -> None:
+    vectors = unit_vectors(1000)
+    add(store, vectors)
+    reader = LocalStore(Path(store.uri))
+    reader.search(vectors[:1], 1)
+    add(store, unit_vectors(400, seed=2), first=1000)  # packs both into one segment and removes the old one
+    assert segment_rows(store) in ([1400], [400, 1000])
+    assert reader.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 1001))
+    reader._load_again_at = 0.0
+    assert len(reader.ids()) == 1400

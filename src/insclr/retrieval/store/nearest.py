@@ -10,9 +10,10 @@ import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.retrieval.store.rows import Neighbours
-from insclr.retrieval.store.segment import Flags, Segment, faiss
+from insclr.retrieval.store.segment import RESCORED, Flags, Segment, faiss
 
 _FEW_QUERIES = 8
+_FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest rows each
 _THREADS: int = faiss.omp_get_max_threads()
 
 
@@ -64,11 +65,12 @@ class NearestRows:
     def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> Neighbours:
         """The `top` nearest rows of each query, among the `allowed` ones (one flag for each of `ids`)."""
         queries = np.ascontiguousarray(queries, dtype=np.float32)
+        rescored = max(_FEWEST_RESCORED, min(RESCORED, 2 * RESCORED // max(1, len(self._parts))))
 
         def search_part(number: int) -> tuple[Scores, Ids]:
             part = self._parts[number]
             flags = part.alive if allowed is None else self._flags(number, allowed)
-            near, places = part.segment.search(queries, top, flags)
+            near, places = part.segment.search(queries, top, flags, rescored)
             return near, np.where(places < 0, -1, part.ids[places])  # -1: a query that is no number
 
         numbers = range(len(self._parts))

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
 
 EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
-_RESCORED = 256  # rows scored exactly for a query at least
+RESCORED = 256  # rows scored exactly for a query at least, in a store of one segment
 _TRAINING_ROWS = 16_384  # a codebook has 16 entries of 2 numbers
 _BLOCK = 16_384  # rows encoded together
 
@@ -46,16 +46,18 @@ class Segment:
     def __len__(self) -> int:
         return int(self._exact.ntotal)
 
-    def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> tuple[Scores, Ids]:
+    def search(
+        self, queries: Descriptors, top: int, allowed: Flags | None = None, rescored: int = RESCORED
+    ) -> tuple[Scores, Ids]:
         """Similarities and places of the `top` nearest rows, or as many as there are, best first.
 
-        `allowed` has one flag a row.
+        `allowed` has one flag a row. At least `rescored` of the rows that the coarse scan ranks first are scored.
         """
         usable = len(self) if allowed is None else int(np.count_nonzero(allowed))
         top = min(top, usable)
         if not top:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
-        rescored = max(_RESCORED, 4 * top) * len(self) // usable
+        rescored = max(rescored, 4 * top) * len(self) // usable
         if self._refined is not None and rescored < len(self) // 4:
             found = self._coarse_then_exact(queries, top, rescored, allowed)
             if found is not None:
