@@ -188,7 +188,7 @@ def test_no_store_says_how_to_make_one(tmp_path: Path, milvus_uri: str) -> None:
 
 
 def test_milvus_that_cannot_be_reached_is_named() -> None:
-    with pytest.raises(UserError, match=r"Milvus at http://127.0.0.1:1/x"):
+    with pytest.raises(UserError, match=r"Milvus at http://127.0.0.1:1/x cannot be reached"):
         open_store("http://127.0.0.1:1/x")
 
 

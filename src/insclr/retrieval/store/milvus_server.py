@@ -265,6 +265,8 @@ def _sentence(uri: str, error: Exception, reason: str) -> str:
             f"Milvus at {uri} refuses it, for a quota or want of memory or disk ({reason}): make room there. What "
             "was written is whole, and the same command goes on"
         )
+    if "fail connecting" in reason.lower():
+        return f"Milvus at {uri} cannot be reached: is it running there, and is the address right?"
     return f"Milvus at {uri} does not answer as it should: {reason}"
 
 
