@@ -385,7 +385,12 @@ def test_the_guard_undoes_a_round_that_collapses(
     """Without active negatives everything is pulled together: the network ends as it began."""
     run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
     rate = "lr=0.05" if train_layers == "fc" else "fc_lr=0.05"
-    ruinous = (f"rounds.{ruin}.loss.margin=1.0", f"rounds.{ruin}.{rate}", f"rounds.{ruin}.steps=60")
+    ruinous = (
+        f'rounds.{ruin}.loss.form="contrastive"',
+        f"rounds.{ruin}.loss.margin=1.0",
+        f"rounds.{ruin}.{rate}",
+        f"rounds.{ruin}.steps=60",
+    )
     train(small_collection, run, "default", changes=(*_SHIPPED, "network.keep_start=0", *ruinous))
     actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
     assert actions[ruin] == "step back"
