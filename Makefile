@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow attack soak lint bench clean
+.PHONY: demo test test-slow test-milvus attack soak lint bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/insclr demo --out demo
@@ -18,6 +18,10 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# All tests of the cluster store against a real Milvus server: about 6 minutes. make test runs one of them.
+test-milvus: $(VENV)/.dev
+	$(BIN)/pytest -m slow -k "real or milvus_server" tests/retrieval
 
 # Kills, hostile files, crowds of clients, fuzzing: minutes with attack, about an hour with soak (docs/security.md).
 attack: $(VENV)/.dev
@@ -37,8 +41,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	$(PIP) -e '.[web,track]'
 	touch $@
 
+# The Milvus server is for its tests alone, which are skipped where there is none for this system or registry.
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) -e '.[dev]'
+	-$(PIP) milvus
 	touch $@
 
 clean:

@@ -23,12 +23,11 @@ from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.methods.method import Needs
-from insclr.mining.links import Link
 from insclr.model.model_file import Model
 from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
 from insclr.retrieval.asking import Asking
-from insclr.retrieval.said import answer
+from insclr.retrieval.said import answer, answer_links
 from insclr.retrieval.store import Entry, IndexedImage, Store, StoreInfo, create_store, open_store
 from insclr.tracking import read_metrics
 from insclr.training.round_features import RoundFeatures
@@ -79,7 +78,7 @@ class Collection:
     def describe(self, model: Model) -> np.ndarray:
         """Unit descriptors (N, D) of the plain views."""
         recipe = load_recipe(self.recipe)
-        features = RoundFeatures(recipe, self.images, self.cache, 0, Skipped(), Ranks())
+        features = RoundFeatures(recipe, self.images, self.cache, 0, Skipped(), Ranks(), "auto")
         pooled = features.pooled(model.network, recipe.rounds[0], Needs(views=True))
         with torch.no_grad():
             return model.network.describe_pooled(pooled.plain).float().numpy()
@@ -118,9 +117,10 @@ def ask(
             [names[one] for one, same in said.items() if same],
             [names[one] for one, same in said.items() if not same],
             store.info.fingerprint,
+            asking.expected(names[query], [names[one] for one in said]),
         )
         store.append([entry])
-        asking.hear([Link(names[query], names[one], same, entry.id) for one, same in said.items()])
+        asking.hear(answer_links(entry))
         answers, yes = answers + len(said), yes + sum(said.values())
     return answers, yes
 

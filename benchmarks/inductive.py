@@ -17,6 +17,7 @@ from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.retrieval.describe import describe_images
+from insclr.training.request import at_fitting_size
 from insclr.training.train import train
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     seen, unseen = halves(read_labels(wanted.labels))
     if wanted.swap:
         seen, unseen = unseen, seen
-    recipe = load_recipe(wanted.recipe)
+    recipe = at_fitting_size(load_recipe(wanted.recipe), seen.images)
     backbone = recipe.network.backbone
     pretrained = resolve_model(f"pretrained:{backbone}")
     pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))

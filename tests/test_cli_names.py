@@ -45,7 +45,7 @@ def test_names_come_in_are_listed_go_out_and_are_undone(
     assert status == 2
     assert "answers list" in said
     status, shown, _ = _call(capsys, "answers", "proof", store)
-    assert (status, shown) == (0, "now     0 of 30 results judged\n")
+    assert (status, shown) == (0, "Now     0 of 30 results judged\n")
     status, _, said = _call(
         capsys,
         "train",

@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command line prints it without a traceback and exits with status 2.
     """
+
+
+class OtherShardsMissing(UserError):
+    """One shard is done, but the result needs what others have still to do: no mistake, and no result either."""

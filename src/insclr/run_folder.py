@@ -40,6 +40,7 @@ _START = "start.json"
 _START_FC = "start.safetensors"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
+_MEASURED = "measured.json"
 _LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
 
 
@@ -212,17 +213,24 @@ class RunFolder(_Folder):
                 )
         return Taught(**_tensors(file))
 
-    def note_start(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+    def note_start(
+        self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True
+    ) -> None:
         """Keep what was learned about the collection before the first round, and the layer that starts with it."""
         with whole_file(self.path / _START_FC) as scratch:
             safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
         with whole_file(self.path / _START) as scratch:
-            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons}))
+            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons, "mined": mined}))
 
     def size(self) -> InstanceSize:
         """How many images an instance has, as estimated at the start."""
         file = self.path / _START
         return InstanceSize(**read_json(file)["size"]) if file.exists() else UNKNOWN
+
+    def believes_mined(self) -> bool:
+        """Whether nothing spoke against the mined pairs so far: once doubted, nothing is learned from them."""
+        file = self.path / _START
+        return bool(read_json(file).get("mined", True)) if file.exists() else True
 
     def start_fc(self) -> dict[str, Tensor]:
         """Weight and bias that the fully connected layer started with."""
@@ -278,6 +286,14 @@ def _is_leftover(entry: Path) -> bool:
 def kept_recipe(path: Path) -> Path | None:
     """The recipe of the run in `path`; None where there is no run."""
     return path / _RECIPE if (path / _RECIPE).exists() else None
+
+
+def note_measured(path: Path, **results: object) -> None:
+    """Keep what was measured of the finished model under these names, for the report."""
+    file = path / _MEASURED
+    kept = dict(read_json(file)) if file.exists() else {}
+    with whole_file(file) as scratch:
+        scratch.write_text(json.dumps(kept | results))
 
 
 def _read_images(file: Path) -> ImageList:
@@ -350,6 +366,11 @@ class RunReader(_Folder):
         if usable is not None:
             reasons.add_others(self.images(), usable)
         return dict(reasons)
+
+    def measured(self) -> dict[str, Any]:
+        """What `note_measured` kept."""
+        file = self.path / _MEASURED
+        return dict(read_json(file)) if file.exists() else {}
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every record of the log, in order."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from made_files import photo
+from PIL import Image
 
 from insclr.data import check as check_module
-from insclr.data.check import SideStats, check_images
+from insclr.data.check import SideStats, check_images, usual_side
 from insclr.data.images import list_images
 
 
@@ -85,3 +86,15 @@ def test_no_image_is_lost_between_chunks(
     monkeypatch.setattr(check_module, "_CHUNK", 3)
     report = check_images(list_images(photos(8)), workers=2)
     assert report.formats == {"JPEG": 8}
+
+
+def test_the_usual_side_is_that_of_a_square_with_as_many_pixels(tmp_path: Path) -> None:
+    for number, size in enumerate([(400, 100), (200, 200), (50, 50)]):  # sides 200, 200 and 50
+        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    assert usual_side(list_images(tmp_path)) == 200
+
+
+def test_nothing_readable_has_no_usual_side(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    assert usual_side(list_images(tmp_path)) == 0

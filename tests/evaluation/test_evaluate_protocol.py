@@ -1,12 +1,15 @@
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from insclr.errors import UserError
-from insclr.evaluation.evaluate import evaluate_protocol, read_distractors
+from insclr.evaluation import distractors as distractors_module
+from insclr.evaluation.distractors import Distractors, read_distractors
+from insclr.evaluation.evaluate import evaluate_protocol
 from insclr.evaluation.protocols import load_protocol
 from insclr.retrieval.rerank import Ranking, rerank
 
@@ -57,12 +60,40 @@ def test_settings_boxes_and_json(tmp_path):
     assert "83.54" in result.table()
 
 
+def in_one(describe):
+    return lambda images: iter([describe(images, None)])
+
+
+def rows_of(distractors):
+    return np.concatenate(list(distractors.blocks()))
+
+
+@pytest.mark.parametrize("depth", [None, 5])
+def test_streamed_distractors_score_as_if_they_were_in_the_database(tmp_path, monkeypatch, depth):
+    protocol = replace(small_roxford(tmp_path), depth=depth)
+    generator = np.random.default_rng(3)
+    angles = generator.uniform(0, 1.5, 40)
+    angles[:2] = 0.2, 0.5  # as far as images of the database: those come first
+    far = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    monkeypatch.setattr(distractors_module, "_VALUES", 6)  # three distractors at once
+    blocks = Distractors(lambda: iter([far[:7], far[7:8], far[8:]]))
+    streamed = evaluate_protocol(protocol, Describer(), distractors=blocks)
+
+    def unchanged(_queries, database, ranking):
+        assert len(database) == 50  # a re-ranker has them all in memory: the slow reference
+        return ranking
+
+    whole = evaluate_protocol(protocol, Describer(), unchanged, distractors=Distractors.of(far))
+    assert streamed.to_json() == whole.to_json()
+    assert streamed.images == 50
+
+
 def test_distractor_images_are_described_and_unreadable_ones_left_out(tmp_path):
     (tmp_path / "far").mkdir()
     for name in ("image_0.jpg", "image_1.jpg", "image_2.jpg"):
         (tmp_path / "far" / name).touch()
     describe = Describer(unreadable=("image_1",))
-    rows = read_distractors(tmp_path / "far", describe)
+    rows = rows_of(read_distractors(tmp_path / "far", in_one(describe)))
     assert describe.asked == [(("image_0.jpg", "image_1.jpg", "image_2.jpg"), None)]
     angles = [0.1 + 0.1 * RANKING.index(number) for number in (0, 2)]
     np.testing.assert_allclose(rows, [[np.cos(a), np.sin(a)] for a in angles], atol=1e-6)
@@ -109,25 +140,27 @@ def test_no_query_left_is_an_error_even_when_missing_is_allowed(tmp_path):
 def test_distractor_descriptors_follow_the_database(tmp_path):
     protocol = small_roxford(tmp_path)
     nearest = np.array([[1.0, 0.0]], dtype=np.float32)
-    result = evaluate_protocol(protocol, Describer(), distractors=nearest)
+    result = evaluate_protocol(protocol, Describer(), distractors=Distractors.of(nearest))
     assert result.images == 11
     # Every easy positive falls back by one place: ranks 1 and 3 instead of 0 and 2.
     expected = ((0 / 1 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2
     assert result.scores["easy"].means["map"] == pytest.approx(expected)
     with pytest.raises(UserError, match="3 dimensions"):
-        evaluate_protocol(protocol, Describer(), distractors=np.ones((2, 3), dtype=np.float32))
+        evaluate_protocol(
+            protocol, Describer(), distractors=Distractors.of(np.ones((2, 3), dtype=np.float32))
+        )
 
 
 def test_distractor_files(tmp_path):
     rows = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "far.npy", rows)
-    assert np.array_equal(read_distractors(tmp_path / "far.npy", Describer()), rows)
+    assert np.array_equal(rows_of(read_distractors(tmp_path / "far.npy", in_one(Describer()))), rows)
     np.save(tmp_path / "flat.npy", rows[0])
     with pytest.raises(UserError, match="one row for each"):
-        read_distractors(tmp_path / "flat.npy", Describer())
+        read_distractors(tmp_path / "flat.npy", in_one(Describer()))
     (tmp_path / "bad.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not a readable"):
-        read_distractors(tmp_path / "bad.npy", Describer())
+        read_distractors(tmp_path / "bad.npy", in_one(Describer()))
 
 
 def test_re_ranking_changes_the_order(tmp_path):

@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 
 from insclr.data.images import list_images
+from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
+from insclr.retrieval.asking import Asking
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.said import answer, name_thing, read_said
 from insclr.retrieval.store import open_store
+from insclr.retrieval.things import gallery
 
 SMALL = (
     "workers=0",
@@ -68,9 +71,43 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     images = list_images(small_collection).subset(range(6))
     describer = ModelDescriber(model.source, model, 0, size=96)
     index_images(describer, images, tmp_path / "store", regions=True, local=True, asmk=True)
-    index_learned(str(tmp_path / "store"), model, tmp_path / "out")
+    index_learned(str(tmp_path / "store"), open_in_memory(model), tmp_path / "out")
     old, new = open_store(tmp_path / "store"), open_store(tmp_path / "out" / "store")
     assert (new.info.size, len(new.region_ids())) == (96, 6)
     before, after = KeptParts(old.parts), KeptParts(new.parts)
     for table in ("sift", "asmk"):
         assert after.hashes(table) == before.hashes(table) != set()
+
+
+@pytest.mark.slow
+def test_names_answers_questions_and_learning_work_with_milvus_lite(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("milvus_lite")
+    name, uri = "pretrained:efficientnet_lite0", str(tmp_path / "own.db")
+    index_images(
+        ModelDescriber(name, resolve_model(name), 0), list_images(small_collection).subset(range(24)), uri
+    )
+    store = open_store(uri)
+    image = {path: row.image.hash for path, row in store.rows_by_path().items()}
+    paths = sorted(image)
+    asking = Asking(store)
+    screen = asking.screen()
+    assert screen is not None
+    query, *shown = (asking.hashes[place] for place in (screen.query, *screen.candidates))
+    entry = answer(query, shown[:1], shown[1:], store.info.fingerprint, asking.expected(query, shown))
+    store.append([entry, *name_thing("thing-00", "mug", [image[paths[0]]])])
+    things = gallery(store).things
+    assert any(thing.name == "mug" for thing in things)
+    again = Asking(store).questions  # made anew from the journal
+    place = {one: at for at, one in enumerate(asking.hashes)}
+    assert again.group[place[query]] == again.group[place[shown[0]]]
+    store.close()
+    done = learn(uri, tmp_path / "learned", "fast", SMALL, "cpu", "torch")
+    learned = open_store(done.store)
+    assert sorted(learned.rows_by_path()) == paths
+    assert read_said(learned).name_of(image[paths[0]]) == "mug"
+    assert len(read_said(learned).links) == len(shown)
+    with pytest.raises(UserError, match="no engine"):
+        learn(uri, tmp_path / "other", "fast", SMALL, "cpu", "steam")
+    assert not (tmp_path / "other").exists()

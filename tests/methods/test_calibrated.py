@@ -8,9 +8,11 @@ from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod
+from insclr.mining.consistency import Consistency
 from insclr.mining.precision import mean_precision
 from insclr.mining.taught import Taught
 from insclr.recipe import CalibratedSettings
+from insclr.training.guard import unsafe
 from seen_collection import batch_of, seen_collection, truth
 
 
@@ -128,6 +130,33 @@ def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
     # Where people said nothing the decisions are those of the mining.
     assert torch.equal(pairs.query[2], before.query[2])
     assert torch.equal(pairs.negative[2], before.negative[2])
+
+
+def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of six was taught: five other positives for each of its six images, and no others at all."""
+    monkeypatch.setattr(
+        "insclr.methods.calibrated.measure_consistency", lambda *_, **__: Consistency(0.1, 0.1, 60)
+    )
+    start = replace(seen_collection(tmp_path, spread=0.1), doubted=True)
+    groups = torch.arange(60)
+    groups[:6] = 0
+    taught = Taught(groups, groups == 0, torch.zeros(0, 2, dtype=torch.int64))
+    method = CalibratedMethod(CalibratedSettings())
+    found = method.prepare(replace(start, taught=taught))
+    assert found.positives_per_image == pytest.approx(6 * 5 / 60)
+    assert unsafe(found)  # half a positive an image is too little: the run keeps its start
+    ids = torch.tensor([[0, 1, 2, 3], [10, 11, 6, 7]])
+    pairs = method.label(Batch(ids, torch.zeros(1, 2, 4, start.network.dim)), 0, torch.Generator())
+    assert pairs.query[0].all()
+    assert pairs.query[1].tolist() == [True, False, False, False]
+    believed = CalibratedMethod(CalibratedSettings())
+    believed.prepare(start)
+    mined = believed.label(Batch(ids, torch.zeros(1, 2, 4, start.network.dim)), 0, torch.Generator())
+    assert mined.query[1].sum() > 1
+    # What was mined is no negative either.
+    assert not pairs.negative[1, 0, 4:][mined.query[1]].any()
 
 
 def test_a_large_collection_is_labelled_in_blocks_as_a_small_one_is_whole(

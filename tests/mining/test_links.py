@@ -1,5 +1,6 @@
 """Answers about pairs, closed under transitivity, and what contradicts what."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,3 +80,35 @@ def test_closure_is_that_of_a_slow_search(spoken: list[tuple[int, int, bool]]) -
             )
             assert links.different(one, other) == said
             assert not (links.same(one, other) and links.different(one, other))
+
+
+def test_the_less_expected_of_two_answers_is_more_likely_a_slip() -> None:
+    # 2 % slips: a "same" that was expected with 0.2 is wrong in 0.8 * 0.02 of (0.8 * 0.02 + 0.2 * 0.98).
+    assert Link("a", "b", True, expected=0.2).wrong == pytest.approx(0.016 / 0.212)
+    assert Link("a", "b", False, expected=0.2).wrong == pytest.approx(0.004 / 0.788)
+    assert Link("a", "b", True).wrong == 0.0  # said on purpose
+
+
+def test_a_slip_is_set_aside_with_the_answer_that_contradicts_it_and_a_third_decides() -> None:
+    slip, sure = Link("a", "b", True, "1", 0.1), Link("b", "c", True, "2", 0.9)
+    links = Links([slip, sure])
+    found = links.add(Link("a", "c", False, "3", 0.1))
+    assert found is not None
+    assert found.set_aside == slip
+    assert links.same("b", "c")
+    assert not links.same("a", "b")
+    assert not links.different("a", "c")  # open again
+    assert links.unsettled() == [found]
+    assert links.refused() == []
+    assert links.add(Link("a", "c", False, "4", 0.1)) is None
+    assert links.different("a", "b")
+    assert links.unsettled() == []
+
+
+def test_an_expected_answer_holds_against_a_later_surprise() -> None:
+    links = Links([Link("a", "b", True, "1", 0.9)])
+    found = links.add(Link("a", "b", False, "2", 0.9))
+    assert found is not None
+    assert found.set_aside is None
+    assert links.same("a", "b")
+    assert links.refused() == [found.link]

@@ -16,9 +16,9 @@ from insclr.report.comparison import write_comparison
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 
 
-def result(root, ap, boxes=None, paths=("0.png", "1.png", "2.png", HOSTILE)):
+def result(root, ap, boxes=None, paths=("0.png", "1.png", "2.png", HOSTILE), roles=None):
     """Four queries, two of each thing; every query finds the other three images in the order of their rows."""
-    labels = Labels(root, tuple(paths), ("<b>cup</b>", "<b>cup</b>", "jar", "jar"), boxes=boxes)
+    labels = Labels(root, tuple(paths), ("<b>cup</b>", "<b>cup</b>", "jar", "jar"), roles=roles, boxes=boxes)
     top = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, -1]])
     return LabelResult(labels, np.arange(4), np.array(ap), np.zeros(4, dtype=np.int64), top, images=4)
 
@@ -76,6 +76,15 @@ def test_names_with_html_in_them_stay_text(tmp_path):
 def test_a_box_shows_its_part_of_the_image(tmp_path):
     boxes = ((0.0, 0.0, 20.0, 40.0), None, None, None)
     shown = page(tmp_path, [0.5] * 4, [0.9, 0.5, 0.5, 0.5], boxes=boxes)
+    jpegs = re.findall(r"base64,([^)]*)\)", shown.html)
+    sizes = [Image.open(io.BytesIO(base64.b64decode(text))).size for text in jpegs]
+    assert sorted(sizes) == [(20, 40), (80, 40), (80, 40), (80, 40)]
+
+
+def test_the_box_of_an_index_image_does_not_cut_it_for_it_is_searched_whole(tmp_path):
+    part = (0.0, 0.0, 20.0, 40.0)
+    roles = ("query", "index", "index", "index")
+    shown = page(tmp_path, [0.5] * 4, [0.9, 0.5, 0.5, 0.5], boxes=(part,) * 4, roles=roles)
     jpegs = re.findall(r"base64,([^)]*)\)", shown.html)
     sizes = [Image.open(io.BytesIO(base64.b64decode(text))).size for text in jpegs]
     assert sorted(sizes) == [(20, 40), (80, 40), (80, 40), (80, 40)]

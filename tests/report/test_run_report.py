@@ -13,6 +13,7 @@ from PIL import Image
 from insclr.errors import UserError
 from insclr.report.run_report import write_report
 from insclr.report.thumbnails import Thumbnails
+from insclr.run_folder import note_measured
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 NAMES = ["anchor.png", "near.png", "far.png", HOSTILE]
@@ -354,7 +355,29 @@ def test_people_read_what_was_learned_what_was_left_out_and_what_comes_next_befo
     people, engineers = text.split("For engineers")
     for question in ("What was learned?", "What was left out?", "What next?"):
         assert question in people
-    assert "insclr serve STORE" in people
+    # Commands are code, and break at their spaces alone.
+    assert "<code><span>insclr</span> <span>serve</span> <span>STORE</span></code>" in people
+    assert "<span>--store</span>" in people
+    assert "`" not in Page(people).text
     for word in ("anchor", "tuple", "active negatives"):
         assert word not in people.split("<main")[-1].lower(), word
     assert "Recipe</h2>" in engineers
+
+
+def test_what_was_measured_of_the_model_comes_before_what_was_measured_along_training(tmp_path):
+    run = make_run(tmp_path)
+    note_measured(run, map={"before": 52.04, "after": 69.71, "views": 2})
+    sentence = "80% of the first 5 results show the same thing (between 63% and 91%, from 30 judged results)"
+    note_measured(
+        run, proof=[{"title": "Before", "sentence": "x < y"}, {"title": "Now", "sentence": sentence}]
+    )
+    people, engineers = (" ".join(Page(part).text.split()) for part in report(run).split("For engineers"))
+    assert "52.0 → 69.7" in people
+    assert "pretrained network has 52.0, both with 2 views of every photo" in people
+    assert "45.0 → 70.3" not in people  # the run's own numbers: one view, from another start
+    assert "45.0 → 70.3" in engineers
+    assert f"Before: x < y. Now: {sentence}." in people
+
+
+def test_who_has_measured_nothing_is_told_how(tmp_path):
+    assert "judge 30 results on the Teach page" in Page(report(make_run(tmp_path, labelled=False))).text

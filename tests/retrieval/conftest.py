@@ -1,49 +1,52 @@
-"""A real Milvus gRPC server for the tests of the cluster store: the one milvus-lite brings."""
+"""Stores for the tests: a folder, a small Milvus server (milvus-lite), and a real one where it is installed."""
 
-import shutil
-import socket
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from milvus_servers import LiteServer, RealServer
+
 
 @pytest.fixture(scope="session")
-def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = Path(sys.executable).with_name("milvus-lite")
-    if not program.exists() and shutil.which("milvus-lite") is None:
-        pytest.skip("milvus-lite is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [program, "server", "--host", "127.0.0.1", "--port", str(port)]
-    folder = tmp_path_factory.mktemp("milvus")
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*command, "--data-dir", folder / "data"], stdout=log, stderr=log)
-        try:
-            _wait_for(port, server)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(10)
+def lite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = LiteServer(tmp_path_factory.mktemp("milvus"))
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RealServer(tmp_path_factory.mktemp("real-milvus"))
+    yield server.address
+    server.stop()
 
 
 @pytest.fixture
-def milvus_uri(milvus_server: str) -> str:
+def lite_uri(lite_server: str) -> str:
     """A collection of its own for every test."""
-    return f"{milvus_server}/t{uuid.uuid4().hex[:12]}"
+    return f"{lite_server}/t{uuid.uuid4().hex[:12]}"
 
 
-def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
-    for _ in range(200):
-        if server.poll() is not None:
-            pytest.fail("the Milvus server ended at once")
-        with socket.socket() as knock:
-            if knock.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail("the Milvus server does not listen")
+@pytest.fixture
+def real_uri(real_server: str) -> str:
+    """A collection of its own for every test, in a real Milvus server."""
+    return f"{real_server}/t{uuid.uuid4().hex[:12]}"
+
+
+_MILVUS = ["lite", pytest.param("real", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=_MILVUS)
+def milvus_uri(request: pytest.FixtureRequest) -> str:
+    """The address of a cluster store: every test with it runs on both servers."""
+    return str(request.getfixturevalue(f"{request.param}_uri"))
+
+
+@pytest.fixture(params=["local", *_MILVUS])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store's address: every test with it runs on each kind of store."""
+    if request.param == "local":
+        return str(tmp_path / "store")
+    return str(request.getfixturevalue(f"{request.param}_uri"))

@@ -9,7 +9,7 @@ from histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.mining.links import Link
-from insclr.mining.questions import Questions
+from insclr.mining.questions import KnownImages, Questions
 from insclr.retrieval.asking import Asking, taught_images
 from insclr.retrieval.index import index_images
 from insclr.retrieval.said import answer
@@ -89,7 +89,7 @@ def test_the_answer_that_changes_most_is_asked_for_first() -> None:
     similar = rows @ rows.T
     np.fill_diagonal(similar, -1)
     near = np.argsort(-similar, axis=1)[:, :8]
-    questions = Questions(rows, near, np.arange(68), [])
+    questions = Questions(rows, near, KnownImages.nothing(68))
     screen = questions.screen()
     assert screen is not None
     assert screen.query < 60

@@ -46,9 +46,8 @@ def regions_of(count: int, number: int, seed: int = 1) -> list[Regions]:
     ]
 
 
-@pytest.fixture(params=["local", "milvus"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    uri = str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("milvus_uri")
+@pytest.fixture
+def store(uri: str) -> Iterator[Store]:
     store = create_store(uri, INFO)
     yield store
     store.close()

@@ -22,11 +22,6 @@ from insclr.retrieval.store import Store, StoreInfo, create_store, new_entry, op
 INFO = StoreInfo(model="run", fingerprint="f" * 64, dim=8, root=Path("/pictures"))
 
 
-@pytest.fixture(params=["local", "milvus"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("milvus_uri")
-
-
 @pytest.fixture
 def store(uri: str) -> Iterator[Store]:
     store = create_store(uri, INFO)

@@ -97,7 +97,7 @@ def test_unrelated_rows_beside_a_collection_change_its_scores_little(tmp_path: P
 
 
 def test_bands_begin_at_their_scores_and_maybe_further_down_before_there_are_answers() -> None:
-    scores = (1.0, 0.8, 0.79, 0.25, 0.24, 0.1, 0.09, 0.0)
+    scores = (1.0, 0.8, 0.79, 0.25, 0.24, 0.05, 0.04, 0.0)
     names = [UNCALIBRATED.band(one) for one in scores]
     assert names == ["sure", "sure", "maybe", "maybe", "maybe", "maybe", "other", "other"]
     names = [replace(UNCALIBRATED, answers=100).band(one) for one in scores]

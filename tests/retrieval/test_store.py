@@ -23,6 +23,7 @@ from insclr.retrieval.store import (
     parse_where,
 )
 from insclr.retrieval.store.local import LocalStore
+from insclr.retrieval.store.milvus import MilvusStore
 
 INFO = StoreInfo(model="run/model.safetensors", fingerprint="f" * 64, dim=8, root=Path("/pictures"))
 
@@ -43,11 +44,6 @@ def pictures(count: int, **columns: list[str]) -> list[IndexedImage]:
         )
         for i in range(count)
     ]
-
-
-@pytest.fixture(params=["local", "milvus"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("milvus_uri")
 
 
 @pytest.fixture
@@ -154,7 +150,12 @@ def test_where_limits_the_search(store: Store) -> None:
         "odd name": ["", "", "", "y", "x"],
     }
     store.upsert(pictures(5, **columns), unit_vectors(5))
+    older = isinstance(store, MilvusStore) and store._server.version < (2, 4)
     for where, expected in WHERES:
+        if older and "contains" in where:
+            with pytest.raises(UserError, match=r"needs Milvus 2\.4 or newer"):
+                store.search(unit_vectors(1), 5, parse_where(where, store.columns()))
+            continue
         found = store.search(unit_vectors(1), 5, parse_where(where, store.columns()))
         paths = sorted(row.image.path for row in store.rows(found.ids[0][found.ids[0] >= 0].tolist()))
         assert paths == [f"a/{i}.jpg" for i in expected], where
@@ -187,7 +188,7 @@ def test_no_store_says_how_to_make_one(tmp_path: Path, milvus_uri: str) -> None:
 
 
 def test_milvus_that_cannot_be_reached_is_named() -> None:
-    with pytest.raises(UserError, match=r"Milvus at http://127.0.0.1:1/x"):
+    with pytest.raises(UserError, match=r"Milvus at http://127.0.0.1:1/x cannot be reached"):
         open_store("http://127.0.0.1:1/x")
 
 
@@ -203,8 +204,8 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
     def gone(*_: object, **__: object) -> None:
         raise Gone
 
-    monkeypatch.setattr(store._client, "search", gone)  # type: ignore[attr-defined]
-    with pytest.raises(StoreUnavailable, match="does not answer: Deadline Exceeded"):
+    monkeypatch.setattr(store._server._client, "search", gone)  # type: ignore[attr-defined]
+    with pytest.raises(StoreUnavailable, match="does not answer as it should: Deadline Exceeded"):
         store.search(unit_vectors(1), 1)
 
 

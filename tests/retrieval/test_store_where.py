@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from insclr.errors import UserError
 from insclr.retrieval.store.local import to_sql
-from insclr.retrieval.store.milvus import to_expression
+from insclr.retrieval.store.milvus_filter import to_expression
 from insclr.retrieval.store.where import (
     Compare,
     Contains,

@@ -56,3 +56,20 @@ def test_a_layer_wider_than_the_collection_is_filled_up_with_zeros() -> None:
     described = fc(plain)
     assert described[:, :9].abs().sum() > 0
     assert described[:, 9:].abs().max() == 0
+
+
+def test_a_start_without_mined_pairs_keeps_what_tells_look_alikes_apart() -> None:
+    # Forty of 50 axes tell the stand that eight things share, ten tell the thing; views move all alike.
+    generator = torch.Generator().manual_seed(0)
+    stands, things = torch.randn(12, 40, generator=generator), 0.2 * torch.randn(96, 10, generator=generator)
+    truth = torch.arange(96).repeat(3)
+    plain = torch.cat([stands[truth % 12], things[truth]], dim=1)
+    plain = plain + 0.15 * torch.randn(plain.shape, generator=generator)
+    views = plain + 0.15 * torch.randn(4, *plain.shape, generator=generator)
+
+    def right(mined: bool) -> float:
+        start = views_start(plain, views, 32, CalibratedSettings(), seed=0, mined=mined)
+        assert start.mined == mined
+        return _right(start.whitening.apply(plain), truth, 2)
+
+    assert right(mined=False) > right(mined=True) + 0.03

@@ -356,20 +356,26 @@ def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"),
-    [("insclr.training.guard.MIN_POSITIVES", 1000.0), ("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)],
+    ("positives", "consistency"), [(1000.0, 0.0), (0.0, 1.1)], ids=["too few", "not believed"]
 )
 def test_the_guard_leaves_out_a_round_without_safe_pairs(
-    limit: str, value: float, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    positives: float,
+    consistency: float,
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Too few of them, or such as do not bear each other out."""
-    monkeypatch.setattr(limit, value)
+    monkeypatch.setattr("insclr.training.guard.MIN_POSITIVES", positives)
+    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", consistency)
     run = tmp_path / "run"
     train(small_collection, run, "fast", changes=(*_SHIPPED[:-1], "rounds.cached_views=4"))
     records = read_metrics(run)
     assert [r["action"] for r in records if r.get("event") == "guard"] == ["skip", "skip"]
     start = safetensors.torch.load_file(run / "start.safetensors")
     assert torch.allclose(_weights(run)["fc.weight"], start["weight"], atol=1e-6)
+    # Pairs that are not believed are no part of the start either; pairs that are merely few are.
+    assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
 
 
 @pytest.mark.parametrize("train_layers", ["fc", "late"])
@@ -379,7 +385,12 @@ def test_the_guard_undoes_a_round_that_collapses(
     """Without active negatives everything is pulled together: the network ends as it began."""
     run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
     rate = "lr=0.05" if train_layers == "fc" else "fc_lr=0.05"
-    ruinous = (f"rounds.{ruin}.loss.margin=1.0", f"rounds.{ruin}.{rate}", f"rounds.{ruin}.steps=60")
+    ruinous = (
+        f'rounds.{ruin}.loss.form="contrastive"',
+        f"rounds.{ruin}.loss.margin=1.0",
+        f"rounds.{ruin}.{rate}",
+        f"rounds.{ruin}.steps=60",
+    )
     train(small_collection, run, "default", changes=(*_SHIPPED, "network.keep_start=0", *ruinous))
     actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
     assert actions[ruin] == "step back"

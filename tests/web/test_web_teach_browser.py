@@ -2,11 +2,9 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_store import make_store
 
 from insclr.web.served import ServedStore
 
@@ -144,36 +142,3 @@ def test_nothing_is_wider_than_a_phone(window: Window, page: str) -> None:
         assert window.fits()
     finally:
         window.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def _folder(element: WebElement) -> str:
-    return str(element.get_attribute("title")).split("/")[0]
-
-
-@pytest.mark.slow
-def test_the_whole_loop_ends_with_the_model_that_learned_on_the_page(
-    browser: webdriver.Chrome, tmp_path: Path
-) -> None:
-    """Answer the screens as the folders tell, learn, and search with the model that learned."""
-    store = make_store(tmp_path, things=8, views=8)
-    with served_page(store) as address:
-        window = Window(browser, address)
-        window.open("teach")
-        window.until(lambda: window.all("#candidates .pick"))
-        for number in range(1, 7):
-            if not window.one("#none").is_displayed():  # nothing is left to ask
-                break
-            query = _folder(window.one("#query"))
-            same = [one for one in window.all("#candidates .pick") if _folder(one) == query]
-            for one in same:
-                one.click()
-            window.one("#done" if same else "#none").click()
-            expected = f"{number} screen"
-            window.until(lambda expected=expected: window.one("#count").text.startswith(expected))
-        # By script: the page above the button may still be loading its pictures and move it.
-        window.browser.execute_script("document.getElementById('learn').click()")
-        window.until(lambda: window.one("#learning").get_attribute("data-state") in ("done", "failed"), 600)
-        assert window.one("#learning").get_attribute("data-state") == "done", window.one("#learning").text
-        window.open()
-        window.until(lambda: len(window.all("#compare button")) == 2)
-        assert {one.text for one in window.all("#compare button")} == {"After", "Before"}

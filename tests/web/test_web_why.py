@@ -115,13 +115,17 @@ def test_what_cannot_be_compared_is_refused(client: TestClient, collection: Serv
     assert client.post("/api/why", files=broken, data={"found": with_}).status_code == 415
 
 
-def test_a_verified_search_gives_points_and_boxes(client: TestClient) -> None:
+def test_a_verified_search_gives_points_and_boxes(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = client.post("/api/search", files=png(textured(1)), data={"rerank": "geometric"})
     matches = {one["path"]: one for one in answer.json()["matches"]}
     assert matches["with.png"]["inliers"] >= 20
     assert matches["with.png"]["box"] is not None
     assert matches["without.png"]["inliers"] == matches["grey.png"]["inliers"] == 0
     assert "geometric" in client.get("/api/about").json()["rerankers"]
+    monkeypatch.setattr("insclr.web.api.has_opencv", lambda: False)
+    assert "geometric" not in client.get("/api/about").json()["rerankers"]
 
 
 def test_a_store_without_local_features_says_what_to_do(client: TestClient, collection: ServedStore) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from insclr.cli import app, say_when_stopped
 from insclr.cli.photos import Images, listed
+from insclr.shards import shard_of
 
 
 class Unit(StrEnum):
@@ -46,6 +47,10 @@ EngineOption = Annotated[
         help="auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino.",
     ),
 ]
+ShardOption = Annotated[
+    str, typer.Option("--shard", help="2/4: do the second of four shares; torchrun splits by itself.")
+]
+_PARTS_KEPT = "What was described is kept in --parts: the same command goes on."
 Scales = Annotated[str, typer.Option(help="Multiples of the size, e.g. 1.414,1,0.707; empty = the model's.")]
 
 
@@ -60,16 +65,28 @@ def embed(
     scales: Scales = "",
     device: Device = "auto",
     engine: EngineOption = "auto",
+    shard: ShardOption = "",
 ) -> None:
     """Describe every photo by a unit vector. A second run describes only what is new or changed."""
+    own = shard_of(shard)
     say_when_stopped(lambda: f"Beside {out} is kept what was described: the same command goes on.")
     require(model, device, engine)
     found_images = listed(images)
     from insclr.api import load
-    from insclr.retrieval.descriptor_file import describe_to_file
+    from insclr.retrieval.descriptor_shards import describe_shard_to_file
 
     found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device, engine=engine)
-    typer.echo(describe_to_file(found, found_images, out, found.descriptor))
+    typer.echo(describe_shard_to_file(found, found_images, out, found.descriptor, own))
+
+
+GroundTruth = Annotated[Path | None, typer.Option(help="Its ground truth, where not under --root.")]
+Distractors = Annotated[
+    Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
+]
+MeasuredRanking = Annotated[str, typer.Option(help="global, regions or asmk; the latter two with --labels.")]
+RegionSize = Annotated[
+    int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
+]
 
 
 @app.command()
@@ -80,19 +97,11 @@ def evaluate(
         str, typer.Option(help="roxford5k, rparis6k, oxford5k, paris6k, instre or gldv2.")
     ] = "",
     root: Annotated[Path | None, typer.Option(help="Folder with the protocol's images.")] = None,
-    ground_truth: Annotated[
-        Path | None, typer.Option(help="Its ground truth, where not under --root.")
-    ] = None,
-    distractors: Annotated[
-        Path | None, typer.Option(help="Distractors: images, or descriptors (.npy, .npz, .parquet).")
-    ] = None,
+    ground_truth: GroundTruth = None,
+    distractors: Distractors = None,
     rerank: Rerank = "",
-    ranking: Annotated[
-        str, typer.Option(help="global, regions or asmk; the latter two with --labels.")
-    ] = "global",
-    region_size: Annotated[
-        int, typer.Option(help="Side at which index images are described for --ranking regions; 0 = --size.")
-    ] = 0,
+    ranking: MeasuredRanking = "global",
+    region_size: RegionSize = 0,
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     chart: Annotated[
@@ -104,31 +113,42 @@ def evaluate(
     scales: Scales = "",
     device: Device = "auto",
     engine: EngineOption = "auto",
+    shard: ShardOption = "",
+    parts: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the descriptors; all shards must see it.")
+    ] = None,
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
     from insclr.api import evaluate as measure
-    from insclr.errors import UserError
+    from insclr.errors import OtherShardsMissing, UserError
 
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
-    result = measure(
-        model,
-        labels,
-        protocol=protocol,
-        root=root,
-        ground_truth=ground_truth,
-        distractors=distractors,
-        rerank=rerank,
-        ranking=ranking,
-        region_size=region_size,
-        allow_missing=allow_missing,
-        weights=weights,
-        size=size,
-        fit=fit,
-        scales=scales,
-        device=device,
-        engine=engine,
-    )
+    say_when_stopped(lambda: _PARTS_KEPT if parts else "Nothing was kept: --parts FOLDER keeps descriptors.")
+    try:
+        result = measure(
+            model,
+            labels,
+            protocol=protocol,
+            root=root,
+            ground_truth=ground_truth,
+            distractors=distractors,
+            rerank=rerank,
+            ranking=ranking,
+            region_size=region_size,
+            allow_missing=allow_missing,
+            weights=weights,
+            size=size,
+            fit=fit,
+            scales=scales,
+            device=device,
+            engine=engine,
+            shard=shard,
+            parts=parts,
+        )
+    except OtherShardsMissing as unfinished:
+        typer.echo(str(unfinished))
+        return
     if chart is not None:
         from insclr.evaluation.results import LabelResult
         from insclr.report.reliability import write_reliability

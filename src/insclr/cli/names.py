@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app
-from insclr.cli.evaluation import Device
+from insclr.cli.evaluation import Device, EngineOption
 from insclr.cli.search import StoreName
 
 names_app = typer.Typer(no_args_is_help=True, help="Names of things: list, export, import.")
@@ -98,7 +98,7 @@ def list_answers(store: StoreName) -> None:
         opened.close()
     for entry in said.entries:
         typer.echo(one_line(f"{entry.id}  {describe_entry(entry, paths)}"))
-    for found in closed(said).contradictions:
+    for found in closed(said).unsettled():
         chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
         typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
 
@@ -128,16 +128,15 @@ def proof(
     store: StoreName,
     before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
 ) -> None:
-    """How precise search is, by the judged results of the fair sample."""
-    from insclr.retrieval.proof import FairSample
-    from insclr.retrieval.said import read_said
+    """How precise search is, by the judged results of the fair sample; the run's report then says it too."""
+    from insclr.report.proof import report_proof
     from insclr.retrieval.store import open_store
 
     stores = [open_store(one) for one in (store, before) if one]
+    titles = ("Now", "Before")[: len(stores)]
     try:
-        sample = FairSample(stores, read_said(stores[0]))
-        for place, title in enumerate(("now", "before")[: len(stores)]):
-            typer.echo(f"{title:<7} {sample.precision(place).sentence()}")
+        for title, sentence in zip(titles, report_proof(stores, titles), strict=True):
+            typer.echo(f"{title:<7} {sentence}")
     finally:
         for one in stores:
             one.close()
@@ -150,9 +149,10 @@ def learn(
     recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "fast",
     change: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe.")] = None,
     device: Device = "auto",
+    engine: EngineOption = "auto",
 ) -> None:
     """Learn from the names and answers of a store: a new model and a new store of its photos."""
     from insclr.jobs.learn import learn as learn_from
 
-    done = learn_from(store, out, recipe, tuple(change or ()), device)
+    done = learn_from(store, out, recipe, tuple(change or ()), device, engine)
     typer.echo(f"{done.report.summary()}\n\nsearch  insclr serve {done.store} --before {store}")

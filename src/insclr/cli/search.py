@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, EngineOption, ModelName, Rerank, Weights, require, with_weights
+from insclr.cli.evaluation import (
+    Device,
+    EngineOption,
+    ModelName,
+    Rerank,
+    ShardOption,
+    Weights,
+    require,
+    with_weights,
+)
 from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
@@ -45,9 +54,13 @@ def index(
     weights: Weights = "",
     device: Device = "auto",
     engine: EngineOption = "auto",
+    shard: ShardOption = "",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
     from insclr.data.cells import one_line
+    from insclr.shards import shard_of
+
+    own = shard_of(shard)
 
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
@@ -55,13 +68,14 @@ def index(
     found = listed(images)
     from insclr.engine.opened import open_model
     from insclr.retrieval.describer import ModelDescriber
-    from insclr.retrieval.index import index_images
+    from insclr.retrieval.index import IndexReport
+    from insclr.retrieval.index_shards import index_shard
 
     describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
-    report = index_images(
-        describer, found, store, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
+    report = index_shard(
+        describer, found, store, own, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
     )
-    for path, reason in report.skipped:
+    for path, reason in report.skipped if isinstance(report, IndexReport) else report.described.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
 

@@ -47,18 +47,26 @@ def recipes(
         typer.echo(f"{each:<17} {load_recipe(each).about}")
 
 
+ImagesOrResumed = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of photos, .txt list, or .csv/.parquet with a path column; not needed with --resume."
+    ),
+]
+RecipeOrResumed = Annotated[
+    str, typer.Option(help="A recipe's name or a TOML file; empty = default, or that of the resumed run.")
+]
+LogLabels = Annotated[
+    Path | None,
+    typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
+]
+
+
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="The run folder.")],
-    images: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of photos, .txt list, or .csv/.parquet with a path column; not needed with --resume."
-        ),
-    ] = None,
-    recipe: Annotated[
-        str, typer.Option(help="A recipe's name or a TOML file; empty = default, or that of the resumed run.")
-    ] = "",
+    images: ImagesOrResumed = None,
+    recipe: RecipeOrResumed = "",
     minutes: Annotated[
         float | None, typer.Option(help="Time for the rounds that train more than the last layer.")
     ] = None,
@@ -66,10 +74,7 @@ def train(
         list[str] | None, typer.Option("--set", help="key=value, e.g. network.dim=256.")
     ] = None,
     weights: Annotated[str, typer.Option(help="File with the backbone's weights.")] = "",
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
-    ] = None,
+    labels: LogLabels = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run; it remembers its options.")
     ] = False,

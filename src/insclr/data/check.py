@@ -5,6 +5,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,6 +17,7 @@ from insclr.data.images import ImageList
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 
+_HEADERS = 64  # files that tell how large the photos usually are
 _CHUNK = 256  # images handed to the threads at once
 _FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 _T = TypeVar("_T")
@@ -141,3 +143,14 @@ def _in_threads(function: Callable[[Path], _T], files: Iterable[Path], workers: 
     with ThreadPoolExecutor(max(1, workers)) as threads:
         while chunk := list(itertools.islice(files, _CHUNK)):
             yield from threads.map(function, chunk)
+
+
+def usual_side(images: ImageList) -> float:
+    """Side of a square with as many pixels as the usual photo (the median of some); 0 if none is readable."""
+    some = range(0, len(images), max(1, len(images) // _HEADERS))
+    sides = []
+    for number in some:
+        with suppress(BadImage):
+            header = read_header(images.file(number))
+            sides.append((header.width * header.height) ** 0.5)
+    return statistics.median(sides) if sides else 0.0

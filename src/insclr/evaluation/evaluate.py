@@ -1,8 +1,7 @@
 """From descriptors to results: leave-one-out over a labels file, or a public protocol."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,16 +10,16 @@ from torch import Tensor
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import Box
 from insclr.data.formats import on_disk
-from insclr.data.images import ImageList, list_images
+from insclr.data.images import ImageList
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
+from insclr.evaluation.distractors import Distractors, rank_among
 from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar
-from insclr.retrieval.descriptor_file import read_descriptors
 from insclr.retrieval.rerank import Reranker, rank
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
@@ -89,16 +88,17 @@ def evaluate_protocol(
     describe: Describe,
     reranker: Reranker | None = None,
     *,
-    distractors: Descriptors | None = None,
+    distractors: Distractors | None = None,
     allow_missing: bool = False,
 ) -> ProtocolResult:
     """Describe queries (cropped to their boxes) and database with `describe`, rank, and score every setting.
 
-    `distractors` are unit rows behind the database, such as R1M's. Missing or unreadable images make the
-    number worthless: they are refused, or with `allow_missing` taken out of the benchmark.
+    `distractors` are unit rows behind the database, such as R1M's; only a re-ranker needs them all at once.
+    Missing or unreadable images make the number worthless: they are refused, or with `allow_missing` taken out of the
+    benchmark.
     """
     total = len(protocol.queries) + len(protocol.database)
-    protocol, missing = _take_out(protocol, *protocol.missing(), allow_missing, total)
+    protocol, missing = present(protocol, allow_missing=allow_missing)
     queries = as_descriptors(describe(protocol.queries, protocol.boxes))
     database = as_descriptors(describe(protocol.database, None))
     asked, there = queries.any(axis=1), database.any(axis=1)
@@ -106,35 +106,17 @@ def evaluate_protocol(
         protocol, np.flatnonzero(~asked), np.flatnonzero(~there), allow_missing, total
     )
     queries, database = queries[asked], database[there]
-    if distractors is not None:
-        if distractors.shape[1] != database.shape[1]:
-            raise UserError(
-                f"The distractors have {distractors.shape[1]} dimensions, the model's descriptors "
-                f"{database.shape[1]}: describe the distractors with the same model."
-            )
-        database = np.concatenate([database, distractors])
-    ranking = _whole_ranking(queries, database, reranker, protocol.depth)
+    ranking, count = _whole_ranking(queries, database, reranker, protocol.depth, distractors)
     scores = {name: protocol.metric(ranking, truth) for name, truth in protocol.settings.items()}
-    return ProtocolResult(protocol.name, scores, len(queries), len(database), missing + unreadable)
+    return ProtocolResult(protocol.name, scores, len(queries), len(database) + count, missing + unreadable)
 
 
-def read_distractors(source: Path, describe: Describe) -> Descriptors:
-    """Distractor descriptors (N, D): from .npy or a descriptor file of `insclr embed` (.npz, .parquet).
-
-    The images of a folder, or of a .txt or .csv list, are described; unreadable ones are left out.
-    """
-    if source.is_dir() or source.suffix in (".txt", ".csv"):
-        described = as_descriptors(describe(list_images(source), None))
-        return described[described.any(axis=1)]
-    if source.suffix != ".npy":
-        return read_descriptors(source).descriptors
-    try:
-        rows = np.load(source, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source}: not a readable .npy array ({error}).") from error
-    if rows.ndim != 2:
-        raise UserError(f"{source}: an array of shape {rows.shape}; expected one row for each distractor.")
-    return as_descriptors(rows)
+def present(
+    protocol: RetrievalProtocol, *, allow_missing: bool = False
+) -> tuple[RetrievalProtocol, tuple[str, ...]]:
+    """The benchmark without the images that are not on disk, and their paths; refused unless allowed."""
+    total = len(protocol.queries) + len(protocol.database)
+    return _take_out(protocol, *protocol.missing(), allow_missing, total)
 
 
 def as_descriptors(descriptors: Tensor | Descriptors) -> Descriptors:
@@ -175,18 +157,28 @@ def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
 
 
 def _whole_ranking(
-    queries: Descriptors, database: Descriptors, reranker: Reranker | None, depth: int | None
-) -> Ids:
-    """Ranked database rows (queries, results) as deep as the benchmark looks."""
+    queries: Descriptors,
+    database: Descriptors,
+    reranker: Reranker | None,
+    depth: int | None,
+    distractors: Distractors | None,
+) -> tuple[Iterable[Ids], int]:
+    """Ranked database rows of each query, as deep as the benchmark looks, and the number of distractors."""
     if reranker is None:
-        return rank(queries, database, depth=depth).ids
+        found = rank(queries, database, depth=depth)
+        if distractors is None:
+            return found.ids, 0
+        return rank_among(queries, found.ids, found.scores, distractors, depth)
+    own = len(database)
+    if distractors is not None:
+        database = np.concatenate([database, *distractors.blocks()])
     deeper = None if depth is None else max(depth, RERANK_DEPTH)
     rows = max(1, RANKED_VALUES // len(database))
     parts = []
     for start in range(0, len(queries), rows):
         block = queries[start : start + rows]
         parts.append(reranker(block, database, rank(block, database, depth=deeper)).ids[:, :depth])
-    return np.concatenate(parts)
+    return np.concatenate(parts), len(database) - own
 
 
 def queries_with_positives(labels: Labels, index: Ids) -> Ids:

@@ -1,4 +1,4 @@
-"""Measure a model on labels by any ranking: whole images, regions or local descriptors, verified or not."""
+"""Measure a model: on labels by any ranking (whole images, regions, local descriptors), or by a public protocol."""
 
 import functools
 import itertools
@@ -13,7 +13,14 @@ from insclr.data.labels import Labels
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
-from insclr.evaluation.evaluate import evaluate_labels, readable_rows
+from insclr.evaluation.distractors import Distractors
+from insclr.evaluation.evaluate import (
+    Describe,
+    evaluate_labels,
+    evaluate_protocol,
+    present,
+    readable_rows,
+)
 from insclr.evaluation.located import (
     AsmkRanker,
     CellVerifier,
@@ -24,7 +31,9 @@ from insclr.evaluation.located import (
     RowVerifier,
     evaluate_rows,
 )
-from insclr.evaluation.results import LabelResult
+from insclr.evaluation.protocol import RetrievalProtocol
+from insclr.evaluation.results import LabelResult, ProtocolResult
+from insclr.evaluation.split import SplitDescriptors
 from insclr.progress import progress_bar, working
 from insclr.retrieval.describe import as_opened, describe_images
 from insclr.retrieval.local import dsm
@@ -36,6 +45,7 @@ from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.reranker_names import verifier_name
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.regions import no_regions
+from insclr.shards import Shard
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
@@ -52,15 +62,17 @@ def measure_labels(
     verifier: str = "",
     region_size: int = 0,
     allow_missing: bool = False,
+    describe: Describe | None = None,
 ) -> LabelResult:
-    """Describe the labelled images and rank them.
+    """Describe the labelled images, whole ones with `describe`, and rank them.
 
     `region_size` is the side at which index images are described for their regions; queries are described at the
     model's own size, which is about that of a small thing in a large image. The score, which is made from the
     descriptors of whole images, is measured too, except with regions.
     """
     model = as_opened(model)
-    vectors = describe_images(model, labels.images, boxes=labels.query_boxes)
+    describe = describe or SplitDescriptors(model, None, Shard())
+    vectors = describe(labels.images, labels.query_boxes)
     if ranking == "global" and not verifier:
         with working("ranking"):
             return evaluate_labels(vectors, labels, reranker, allow_missing=allow_missing, calibration=True)
@@ -80,6 +92,30 @@ def measure_labels(
     with working("measuring the score"):
         calibration, answered = measure_calibration(rows, labels)
     return replace(result, calibration=calibration, answered=answered)
+
+
+def measure_protocol(
+    protocol: RetrievalProtocol,
+    describe: SplitDescriptors,
+    reranker: Reranker | None = None,
+    distractors: Distractors | None = None,
+    *,
+    allow_missing: bool = False,
+) -> ProtocolResult:
+    """Run a public benchmark; of several shards each describes its share, also of distractors that are images."""
+    there, _ = present(protocol, allow_missing=allow_missing)
+    further = distractors.images if distractors is not None else None
+    describe.share(
+        [
+            (there.queries, there.boxes),
+            (there.database, None),
+            *([] if further is None else [(further, None)]),
+        ]
+    )
+    with working("measuring"):
+        return evaluate_protocol(
+            protocol, describe, reranker, distractors=distractors, allow_missing=allow_missing
+        )
 
 
 def asmk_ranker(model: OpenedModel, labels: Labels) -> AsmkRanker:

@@ -1,7 +1,7 @@
 """What a public benchmark is: queries, their boxes, a database, a ground truth, and how it is scored."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Score:
     means: dict[str, float]  # "map" and what else the benchmark reports
 
 
-Metric = Callable[[Ids, Sequence[Judgement]], Score]  # from ranked rows (queries, results)
+Metric = Callable[[Iterable[Ids], Sequence[Judgement]], Score]  # from each query's ranked rows
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class RetrievalProtocol:
         )
 
 
-def trapezoid_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
+def trapezoid_metric(ranking: Iterable[Ids], truth: Sequence[Judgement]) -> Score:
     """mAP and mP@1/5/10 of whole rankings, junk removed: Oxford, Paris, their revisited forms, INSTRE."""
     at = (1, 5, 10)
     ap = np.full(len(truth), np.nan)
@@ -91,7 +91,7 @@ def trapezoid_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
     return Score(ap, means)
 
 
-def map_at_100_metric(ranking: Ids, truth: Sequence[Judgement]) -> Score:
+def map_at_100_metric(ranking: Iterable[Ids], truth: Sequence[Judgement]) -> Score:
     """Rectangular mAP@100 of GLDv2."""
     ap = np.full(len(truth), np.nan)
     for query, (row, judged) in enumerate(zip(ranking, truth, strict=True)):

@@ -10,9 +10,11 @@ from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
 from insclr.model.model_file import resolve_model
+from insclr.report.run_report import write_report
 from insclr.retrieval.describe import describe_images
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
+from insclr.run_folder import note_measured
 from insclr_demo import draw_collection
 
 Say = Callable[[str], None]
@@ -54,6 +56,9 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     pretrained = resolve_model(f"pretrained:{model.recipe.network.backbone}")
     before = evaluate_labels(describe_images(pretrained, labels.images, settings), labels)
     after = evaluate_labels(describe_images(model, labels.images), labels)
+    views = len(settings.scales) * (2 if settings.zoom else 1)
+    note_measured(run, map={"before": before.map, "after": after.map, "views": views})
+    write_report(run)
     stage("indexing the pictures for search")
     stage(index_images(ModelDescriber(str(run), model), labels.images, folder / "store").summary())
     return Demo(before, after, folder)

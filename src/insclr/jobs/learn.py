@@ -6,10 +6,11 @@ from pathlib import Path
 
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
+from insclr.engine.choose import require_engine
+from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.jobs.train import train
-from insclr.model.model_file import Model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local.kept import KeptParts
@@ -29,12 +30,19 @@ class Learned:
 
 
 def learn(
-    uri: str, out: Path, recipe: str = "fast", changes: tuple[str, ...] = (), device: str = "auto"
+    uri: str,
+    out: Path,
+    recipe: str = "fast",
+    changes: tuple[str, ...] = (),
+    device: str = "auto",
+    engine: str = "auto",
 ) -> Learned:
     """Train on the photos of a store with its answers, and index them with the new model below `out`.
 
     Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
+    `engine` describes the photos on a CPU; torch trains.
     """
+    require_engine(engine, device)  # before anything is made
     store = open_store(uri)
     try:
         images, cache = _images(store), _features(store)
@@ -43,12 +51,21 @@ def learn(
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty: choose another folder for what is learned.")
     kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
-    model = train(images, out / "run", recipe, changes=changes, cache=cache, answers=kept, device=device)
-    report = index_learned(uri, model, out)
+    train(
+        images,
+        out / "run",
+        recipe,
+        changes=changes,
+        cache=cache,
+        answers=kept,
+        device=device,
+        engine=engine,
+    )
+    report = index_learned(uri, open_model(out / "run", engine=engine, device=device), out)
     return Learned(out / "run", out / "store", report)
 
 
-def index_learned(uri: str, model: Model, out: Path) -> IndexReport:
+def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
     """Index the photos of a store with another model, and take over what people said.
 
     Size, regions and what is kept of parts of photos are those of the store.
@@ -64,8 +81,15 @@ def index_learned(uri: str, model: Model, out: Path) -> IndexReport:
             if only_last
             else ModelDescriber(name, model, size=size)
         )
-        parts = {"regions": old.has_regions(), **_kept_parts(old)}
-        report = index_images(describer, _images(old), out / "store", **parts)
+        parts = _kept_parts(old)
+        report = index_images(
+            describer,
+            _images(old),
+            out / "store",
+            regions=old.has_regions(),
+            local=parts["local"],
+            asmk=parts["asmk"],
+        )
         new = open_store(out / "store")
         try:
             new.append(old.journal())

@@ -24,6 +24,7 @@ LEARNING_RATES = (3e-4, 1e-3, 3e-3)
 MIDDLE_RATE = 1e-3  # tried at every start; the other rates at the better start
 STARTS = ("pca", "views")
 PRETRAINED, WHITENED, CEILING, YARDSTICK = "pretrained", "PCA", "oracle", "D (fast)"
+ONE_SIZE = "large_size=0"  # all at the size of the smallest photos, so that the methods alone differ
 NEEDED = {PRETRAINED, WHITENED, CEILING, YARDSTICK}  # the table cannot do without
 
 
@@ -65,18 +66,18 @@ def _start(name: str, recipe: str, *changes: str) -> Contender:
 
 
 def _variant(name: str, variant: str) -> Contender:
-    return Contender(name, "ours", "fast", (f'rounds.method.variant="{variant}"',))
+    return Contender(name, "ours", "fast", (f'rounds.method.variant="{variant}"', ONE_SIZE))
 
 
 CONTENDERS: tuple[Contender, ...] = (
     _start(PRETRAINED, "paper-small", "network.start=random", "network.bias=false"),
     _start(WHITENED, "paper-small"),
-    _start("views start", "fast"),
+    _start("views start", "fast", ONE_SIZE),
     _variant("A", "A"),
     _variant("C", "C"),
     _variant("D-anchor", "D-anchor"),
-    Contender(YARDSTICK, "ours", "fast"),
-    Contender("default", "ours", "default"),
+    Contender(YARDSTICK, "ours", "fast", (ONE_SIZE,)),
+    Contender("default", "ours", "default", (ONE_SIZE,)),
     *(
         Contender(name, "rival", name)
         for name in (
@@ -206,7 +207,9 @@ def _steps_in_the_same_time(
 ) -> dict[str, int]:
     """So many steps of each contender take as long as the training of `fast`, by the pace of a run of its own."""
     timed = [one for one in chosen if one.has_grid]
-    (yardstick,) = run_all([(Contender(YARDSTICK, "ours", "fast").entry(), place, seed)], out, parallel)
+    (yardstick,) = run_all(
+        [(Contender(YARDSTICK, "ours", "fast", (ONE_SIZE,)).entry(), place, seed)], out, parallel
+    )
     outcomes = try_all([(one.entry(LEARNING_RATES[1]), place, seed) for one in timed], out, parallel)
     steps = {}
     for one, outcome in zip(timed, outcomes, strict=True):

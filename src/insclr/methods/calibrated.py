@@ -59,6 +59,9 @@ class CalibratedMethod(Method):
         thresholds, reasons = start.ranks.from_first(measure_thresholds(settings.variant, own, instance))
         self.labels = _label_in_blocks(pool, instance.core, thresholds, settings)
         self.taught = start.taught
+        consistency = start.ranks.from_first(self._consistency(start, pool, instance))
+        if self.taught is not None and consistency is not None and not consistency.believable:
+            reasons = (*reasons, self._leave_out_mined())
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
         )
@@ -69,10 +72,19 @@ class CalibratedMethod(Method):
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
         if start.taught is not None:
             criteria["taught"] = int(start.taught.taught.sum())
-        consistency = start.ranks.from_first(self._consistency(start, pool, instance))
         if consistency is not None:
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
-        return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency)
+        taught = 0
+        if self.taught is not None:
+            consistency = None  # what cannot be believed was left out
+            taught = self.taught.positives() - int(self.labels.positive[self.taught.taught].sum())
+        return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, taught)
+
+    def _leave_out_mined(self) -> str:
+        """Learn only from what people said; what was mined still is no negative."""
+        nothing = torch.zeros_like(self.labels.positive)
+        self.labels = CandidateLabels(nothing, self.labels.ignored | self.labels.positive)
+        return "mined pairs were left out, for they do not bear each other out; what people said is learned"
 
     def _consistency(self, start: RoundStart, pool: Pool, size: InstanceSize) -> Consistency | None:
         if not (start.doubted and start.ranks.first):

@@ -92,11 +92,14 @@ class Prepared:
     candidates: Tensor | None = None  # (N, P) ids, where the round's positives are known beforehand
     positive: Tensor | None = None  # (N, P) bool
     consistency: Consistency | None = None  # whether they bear each other out, where that was asked
+    taught: int = 0  # positives of all images together that people decided, beside the mined ones
 
     @property
     def positives_per_image(self) -> float | None:
         """How many positives an image has on average, where that is known beforehand."""
-        return None if self.positive is None else float(self.positive.sum()) / len(self.positive)
+        if self.positive is None:
+            return None
+        return (float(self.positive.sum()) + self.taught) / len(self.positive)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,15 @@
-"""Must-links and cannot-links, closed under transitivity, with the reasons for every contradiction."""
+"""Must-links and cannot-links, closed under transitivity, with the reasons for every contradiction.
+
+People slip. An answer that was not to be expected is more likely a slip than one that was: where two answers cannot
+both be true and the earlier one is the less likely, both are set aside, so that they can be asked for again.
+"""
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_SLIPS = 0.02  # of the answers of a person who takes care
+_SUREST = 0.99  # no expectation is surer than this
 
 
 @dataclass(frozen=True)
@@ -13,6 +20,17 @@ class Link:
     other: str
     same: bool
     source: str = ""  # the entry of the journal that says it
+    # How likely "the same" was before it was said; None: said on purpose, like a name, and never doubted.
+    expected: float | None = None
+
+    @property
+    def wrong(self) -> float:
+        """How likely it is a slip, given what was expected (Bayes' rule)."""
+        if self.expected is None:
+            return 0.0
+        right = min(_SUREST, max(1 - _SUREST, self.expected if self.same else 1 - self.expected))
+        slip = (1 - right) * _SLIPS
+        return slip / (slip + right * (1 - _SLIPS))
 
 
 @dataclass(frozen=True)
@@ -21,6 +39,7 @@ class Contradiction:
 
     link: Link
     chain: tuple[Link, ...]
+    set_aside: Link | None = None  # of the chain, with the link itself; None: the earlier ones hold
 
 
 class Links:
@@ -28,15 +47,22 @@ class Links:
 
     def __init__(self, links: Iterable[Link] = ()) -> None:
         self.contradictions: list[Contradiction] = []
+        self._begin()
+        for link in links:
+            self.add(link)
+
+    def _begin(self) -> None:
+        self.applied: list[Link] = []
         self._parent: dict[str, str] = {}
         self._members: dict[str, list[str]] = {}  # of a component, by its root
         self._near: dict[str, list[Link]] = {}  # must-links that were applied, by image
         self._apart: dict[str, dict[str, Link]] = {}  # root: other root: a cannot-link between the two
-        for link in links:
-            self.add(link)
 
     def add(self, link: Link) -> Contradiction | None:
-        """Apply a link, or keep and give back the contradiction that it makes."""
+        """Apply a link, or keep and give back the contradiction that it makes.
+
+        Where an earlier link is more likely a slip than this one, it is set aside too.
+        """
         one, other = self.root(link.one), self.root(link.other)
         if link.same and other in self._apart.get(one, {}):
             between = self._apart[one][other]
@@ -49,9 +75,28 @@ class Links:
         else:
             self._apply(link, one, other)
             return None
-        found = Contradiction(link, chain)
+        weakest = max(chain, key=lambda earlier: earlier.wrong, default=link)
+        found = Contradiction(link, chain, weakest if weakest.wrong > link.wrong else None)
         self.contradictions.append(found)
+        if found.set_aside is not None:
+            kept = [earlier for earlier in self.applied if earlier is not weakest]
+            self._begin()
+            for earlier in kept:
+                self._apply(earlier, self.root(earlier.one), self.root(earlier.other))
         return found
+
+    def refused(self) -> list[Link]:
+        """Links that were not applied because earlier ones hold."""
+        return [one.link for one in self.contradictions if one.set_aside is None]
+
+    def unsettled(self) -> list[Contradiction]:
+        """Contradictions that a person should look at: not those that later answers decided."""
+        return [
+            one
+            for one in self.contradictions
+            if one.set_aside is None
+            or not (self.same(one.link.one, one.link.other) or self.different(one.link.one, one.link.other))
+        ]
 
     def root(self, image: str) -> str:
         """The image that stands for all that show the same instance."""
@@ -80,6 +125,7 @@ class Links:
         return [(one, other) for one, others in self._apart.items() for other in others if one < other]
 
     def _apply(self, link: Link, one: str, other: str) -> None:
+        self.applied.append(link)
         if not link.same:
             self._apart.setdefault(one, {}).setdefault(other, link)
             self._apart.setdefault(other, {}).setdefault(one, link)

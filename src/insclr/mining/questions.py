@@ -3,7 +3,7 @@
 Images are joined into small pure parts. What the collection is believed to look like joins these further. A question
 compares two parts; how likely they show one instance follows from their average similarity, by a curve that the
 answers themselves fit. An answer that confirms the belief changes nothing; one that does not joins or parts two
-groups, which counts by their sizes.
+groups, which counts by their sizes. A join that may be a slip of the person is asked about once more.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from insclr.arrays import Descriptors, Ids
+from insclr.mining.doubts import doubtful_joins
 from insclr.mining.groups import Grouping, group_images, join_known, neighbour_pairs, sum_parts
 
 CANDIDATES = 12  # on a screen
 _IMAGES_A_PART = 5  # on average, where parts stop growing
-_BELIEF_NEIGHBOURS = 12
-_FLOOR = 0.25  # least average similarity within a part, from strangers (0) to the same image (1)
+_SURE_PART = 0.7  # least probability that two groups show one instance, for them to be one part
+_MOST_PAIRS, _NEAR_PARTS = 300_000, 40  # of parts that are compared; at least so many similar ones of each
+_MOST_TOGETHER = 60  # groups that are believed to be one instance and compared each with each
+_WRONG_JOIN = 3.0  # how much worse a wrong join is than a missing one: it spoils all pairs of both groups
+_BLOCK = 4096
 _FIRST_MIDDLE, _FIRST_WIDTH = 0.5, 0.1  # of the probability, before any answer
 _GUESSES, _GUESS_WEIGHT = 21, 0.5  # points of the first guess, and how many answers each counts for
 
@@ -41,18 +45,31 @@ class Curve:
     similarities: NDArray[np.float64]
     probabilities: NDArray[np.float64]
 
-    @property
-    def middle(self) -> float:
-        """The similarity from which on two groups are believed to be one instance."""
-        return float(
-            np.interp(
-                0.5, self.probabilities + np.linspace(0, 1e-9, len(self.similarities)), self.similarities
-            )
-        )
+    def similarity_of(self, probability: float) -> float:
+        """The least similarity with this probability."""
+        rising = self.probabilities + np.linspace(0, 1e-9, len(self.similarities))
+        return float(np.interp(probability, rising, self.similarities))
 
     def same(self, similarity: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """The probability at these similarities."""
         return np.asarray(np.interp(similarity, self.similarities, self.probabilities))
+
+
+@dataclass(frozen=True)
+class KnownImages:
+    """What people said of N images."""
+
+    same: Ids  # (N,) numbers of what images are known to show
+    apart: Sequence[tuple[int, int]] = ()  # numbers that are known to be different
+    joins: Sequence[
+        tuple[int, int, float]
+    ] = ()  # image, image, probability of a slip: what "the same" rests on
+    refused: Sequence[tuple[int, int]] = ()  # pairs of images whose answer could not be followed
+
+    @classmethod
+    def nothing(cls, images: int) -> "KnownImages":
+        """Nobody has said anything."""
+        return cls(np.arange(images))
 
 
 class Questions:
@@ -62,66 +79,77 @@ class Questions:
         self,
         descriptors: Descriptors,
         neighbours: NDArray[np.int64],
-        same: Ids,
-        apart: Iterable[tuple[int, int]],
+        known: KnownImages,
         answers: Sequence[tuple[int, int, bool]] = (),
         *,
         strangers: float = 0.0,
     ) -> None:
         """`neighbours` (N, k) are the nearest images of each, `strangers` is the mean similarity of random ones.
 
-        `same` (N,) numbers what images are known to show; `apart` are numbers that are known to be different.
-        `answers` (image, image, same) are what people said so far, each pair by itself.
+        `answers` (image, image, same) are what people said to this model so far, each pair by itself.
         """
         self._descriptors = descriptors
         self._neighbours = neighbours
         self._strangers = strangers
         self._answers: list[tuple[float, bool]] = []
-        self._asked: list[tuple[int, int]] = []
         self.curve = _fit((), strangers)
         if answers:
             # How alike the two were before anybody spoke: what is known to be the same is in one part by now.
-            nobody = np.arange(len(descriptors))
-            self._part(nobody, ())
-            self.know(nobody, ())
+            nobody = KnownImages.nothing(len(descriptors))
+            self._part(nobody)
+            self.know(nobody)
             self.learn(answers)
-        apart = list(apart)
-        self._part(same, apart)
-        self.know(same, apart)
+        self._part(known)
+        self.know(known)
 
-    def _part(self, same: Ids, apart: Iterable[tuple[int, int]]) -> None:
-        """Make the parts that questions are about."""
+    def _part(self, known: KnownImages) -> None:
+        """Make the parts that questions are about, and find the similar ones of each."""
         part = group_images(
             self._descriptors,
             self._neighbours,
-            same,
-            apart,
-            least=self._similarity(_FLOOR),
+            known.same,
+            known.apart,
+            least=self.curve.similarity_of(_SURE_PART),
             fewest=max(2, len(self._descriptors) // _IMAGES_A_PART),
         )
-        self.part, self._sums, self._sizes = sum_parts(self._descriptors, part)
-        self._image = _central(self._descriptors, self.part, self._sums)
+        self.part, sums, self._sizes = sum_parts(self._descriptors, part)
+        closeness = (self._descriptors.astype(np.float32) * sums[self.part]).sum(1)
+        self._closeness = closeness / self._sizes[self.part]  # (N,) average similarity to an image's part
+        order = np.lexsort((-self._closeness, self.part))
+        self._image = order[np.searchsorted(self.part[order], np.arange(len(sums)))]  # (P,) the central one
+        self._near = _similar_pairs(
+            sums / self._sizes[:, None], max(_NEAR_PARTS, _MOST_PAIRS // len(sums))
+        )  # (Q, 2)
 
-    def know(self, same: Ids, apart: Iterable[tuple[int, int]]) -> None:
-        """Take over what is known: numbers (N,) of what images show, and numbers that are apart."""
-        apart = list(apart)
-        self.group = join_known(self.part, same, apart)  # (N,)
+    def know(self, known: KnownImages) -> None:
+        """Take over what is known."""
+        self.group = join_known(self.part, known.same, known.apart)  # (N,)
         _, self._sum, self.sizes = sum_parts(self._descriptors, self.group)
-        self._average = (self._sum @ self._sum.T) / np.outer(self.sizes, self.sizes)  # (G, G)
-        groups_of = {int(number): self.group[places] for number, places in _some_places(same, apart)}
-        self._apart = np.zeros_like(self._average, dtype=bool)
-        for one, other in apart:
-            self._apart[np.ix_(groups_of[one], groups_of[other])] = True
-        self._apart |= self._apart.T
-        np.fill_diagonal(self._apart, False)
+        groups_of = {number: self.group[places] for number, places in _some_places(known.same, known.apart)}
+        self._apart = {
+            pair for one, other in known.apart for pair in _each_with_each(groups_of[one], groups_of[other])
+        }
+        refused = {_ordered(self.group[one], self.group[other]) for one, other in known.refused}
+        self._settled = self._apart | refused  # an answer that could not be followed is not asked for again
+        self._joins = known.joins
+        near = np.sort(self.group[self._image][self._near], axis=1)
+        self._set_pairs(near[near[:, 0] != near[:, 1]])
         self._believe()
 
     def learn(self, answers: Sequence[tuple[int, int, bool]]) -> None:
         """Fit the curve to answers (image, image, same) about groups as they are now, before `know` joins them."""
-        self._asked += [(a, b) for a, b, _ in answers]
-        groups = [(self.group[a], self.group[b], same) for a, b, same in answers]
-        self._answers += [(float(self._average[a, b]), same) for a, b, same in groups if a != b]
+        pairs = np.array([(self.group[a], self.group[b]) for a, b, _ in answers], dtype=np.int64)
+        told = zip(self._average(pairs), pairs, answers, strict=True)
+        self._answers += [(float(similarity), same) for similarity, (a, b), (*_, same) in told if a != b]
         self.curve = _fit(self._answers, self._strangers)
+
+    def expected(self, one: int, other: int) -> float:
+        """How likely two images show one instance, by what they look like alone."""
+        a, b = self.group[one], self.group[other]
+        if a != b:
+            return float(self.curve.same(self._average(np.array([[a, b]])))[0])
+        similarity = np.array(float(self._descriptors[one] @ self._descriptors[other]))
+        return float(self.curve.same(similarity))
 
     def believed(self) -> Ids:
         """The groups (N,) that the collection is believed to have."""
@@ -130,15 +158,25 @@ class Questions:
     def screen(self, passed_over: Iterable[int] = (), count: int = CANDIDATES) -> Screen | None:
         """The screen that is expected to change most; None when nothing is left to ask."""
         value = self._values()
-        value[[self.group[image] for image in passed_over]] = 0.0
-        top = np.argsort(-value, axis=1, kind="stable")[:, :count]
-        totals = np.take_along_axis(value, top, axis=1).sum(1)
-        query = int(totals.argmax())
-        chosen = [int(one) for one in top[query] if value[query, one] > 0]
-        if not chosen:
+        rows = np.concatenate([self._pairs[:, 0], self._pairs[:, 1]])
+        shown = np.concatenate([self._pairs[:, 1], self._pairs[:, 0]])  # groups
+        values = np.concatenate([value, value])
+        again = list(self._again())
+        rows = np.concatenate([rows, np.array([one[0] for one in again], dtype=np.int64)])
+        shown = np.concatenate([shown, -1 - np.arange(len(again))])  # below 0: one of `again`
+        values = np.concatenate([values, [one[2] for one in again]])
+        values[np.isin(rows, [self.group[image] for image in passed_over])] = 0.0
+        order = np.lexsort((-values, rows))
+        rows, shown, values = rows[order], shown[order], values[order]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)  # within its query
+        first = (place < count) & (values > 0)
+        if not first.any():
             return None
-        shown = tuple(self.image_of(one) for one in chosen)
-        return Screen(self.image_of(query), shown, float(totals[query]))
+        totals = np.bincount(rows[first], weights=values[first])
+        query = int(totals.argmax())
+        chosen = shown[first & (rows == query)].tolist()
+        images = (self.image_of(one) if one >= 0 else again[-1 - one][1] for one in chosen)
+        return Screen(self.image_of(query), tuple(images), float(totals[query]))
 
     def image_of(self, group: int) -> int:
         """The image that stands for a group: the most central of its largest part."""
@@ -146,36 +184,86 @@ class Questions:
         return int(self._image[parts[self._sizes[parts].argmax()]])
 
     def _values(self) -> NDArray[np.float64]:
-        """How many images are expected to change groups by an answer about each two groups (G, G)."""
-        likely = self.curve.same(self._average)
-        together = self._belief[:, None] == self._belief[None]
+        """How many images are expected to change groups by an answer about each pair of groups (Q,)."""
+        likely = self.curve.same(self._similarity)
+        one, other = self._pairs.T
+        together = self._belief[one] == self._belief[other]
         sizes = self.sizes.astype(np.float64)
-        moved = 2 * np.outer(sizes, sizes) / np.add.outer(sizes, sizes)
+        moved = 2 * sizes[one] * sizes[other] / (sizes[one] + sizes[other])
         value = np.where(together, 1 - likely, likely) * moved
-        value[self._apart] = 0.0
-        # An answer that could not be followed, because it contradicts another, is not asked for again.
-        for one, other in self._asked:
-            a, b = self.group[one], self.group[other]
-            value[a, b] = value[b, a] = 0.0
-        np.fill_diagonal(value, 0.0)
-        return value
+        keys = one * len(self.sizes) + other
+        settled = np.array([a * len(self.sizes) + b for a, b in self._settled], dtype=np.int64)
+        value[np.isin(keys, settled)] = 0.0
+        return np.asarray(value)
+
+    def _again(self) -> Iterator[tuple[int, int, float]]:
+        """Groups with an image to compare their own one with once more, and what that is worth."""
+        joins = [(int(self.part[a]), int(self.part[b]), wrong) for a, b, wrong in self._joins]
+        asked = {frozenset((a, b)) for a, b, _ in self._joins}
+        for doubt in doubtful_joins(joins):
+            group = int(self.group[self._image[next(iter(doubt.side))]])
+            query, inside = self.image_of(group), self.group == group
+            side = inside & np.isin(self.part, list(doubt.side))
+            other = inside & (side != side[query])
+            if not other.any():
+                continue
+            images = np.flatnonzero(other)
+            images = images[np.lexsort((-self._closeness[images], -self._sizes[self.part[images]]))]
+            fresh = [image for image in images.tolist() if frozenset((query, image)) not in asked]
+            sizes = len(images), int(inside.sum()) - len(images)
+            moved = 2 * sizes[0] * sizes[1] / sum(sizes)
+            yield group, (fresh or images.tolist())[0], _WRONG_JOIN * doubt.wrong * moved
 
     def _believe(self) -> None:
-        apart = zip(*(axis.tolist() for axis in np.nonzero(np.triu(self._apart))), strict=True)
-        grouping = Grouping(self._sum, self.sizes, np.arange(len(self.sizes)), apart)
-        near = np.argsort(-self._average, axis=1, kind="stable")[:, :_BELIEF_NEIGHBOURS]
-        grouping.join_while(neighbour_pairs(near), self.curve.middle)
+        """Join groups that are more likely the same than not."""
+        middle = self.curve.similarity_of(0.5)
+        grouping = Grouping(self._sum, self.sizes, np.arange(len(self.sizes)), self._apart)
+        grouping.join_while(self._pairs[self._similarity >= middle], middle)
         self._belief = grouping.groups()  # (G,)
+        together = [self._pairs, *_pairs_within(self._belief, _MOST_TOGETHER)]
+        self._set_pairs(np.concatenate(together))
 
-    def _similarity(self, share: float) -> float:
-        return self._strangers + share * (1 - self._strangers)
+    def _set_pairs(self, pairs: NDArray[np.int64]) -> None:
+        """The pairs of groups (Q, 2) that may be asked about, each once, with their average similarities (Q,)."""
+        self._pairs = np.unique(pairs, axis=0)
+        self._similarity = self._average(self._pairs)
+
+    def _average(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The average similarities (Q,) of the images of pairs of groups (Q, 2)."""
+        found = np.empty(len(pairs))
+        for start in range(0, len(pairs), _BLOCK):
+            one, other = pairs[start : start + _BLOCK].T
+            totals = np.einsum("qd,qd->q", self._sum[one], self._sum[other])
+            found[start : start + _BLOCK] = totals / (self.sizes[one] * self.sizes[other])
+        return found
 
 
-def _central(descriptors: Descriptors, part: Ids, sums: NDArray[np.float32]) -> Ids:
-    """The image of each part that is most similar to the rest of it."""
-    closeness = (descriptors.astype(np.float32) * sums[part]).sum(1)
-    order = np.lexsort((-closeness, part))
-    return order[np.searchsorted(part[order], np.arange(len(sums)))]
+def _similar_pairs(rows: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
+    """Every row (P, D) with each of its most similar others, as pairs (Q, 2)."""
+    rows, count = rows.astype(np.float32), min(count, len(rows) - 1)
+    near = np.empty((len(rows), count), dtype=np.int64)
+    for start in range(0, len(rows), _BLOCK):
+        similar = rows[start : start + _BLOCK] @ rows.T
+        similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
+        near[start : start + _BLOCK] = np.argpartition(-similar, max(0, count - 1), axis=1)[:, :count]
+    return neighbour_pairs(near)
+
+
+def _pairs_within(groups: Ids, most: int) -> Iterator[NDArray[np.int64]]:
+    """Each with each other of what has one number in `groups` (G,), where that is at most `most`."""
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if 2 <= len(members) <= most:
+            yield members[np.stack(np.triu_indices(len(members), 1), axis=1)]
+
+
+def _each_with_each(some: Ids, others: Ids) -> Iterator[tuple[int, int]]:
+    for one in np.unique(some):
+        yield from (_ordered(one, other) for other in np.unique(others) if other != one)
+
+
+def _ordered(one: Any, other: Any) -> tuple[int, int]:
+    return (int(one), int(other)) if one < other else (int(other), int(one))
 
 
 def _some_places(same: Ids, apart: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Ids]]:

@@ -41,6 +41,10 @@ class Taught:
         """Images (N,) whose positives people decided: of a group that they spoke about, with others in it."""
         return self.spoken & (torch.bincount(self.groups)[self.groups] > 1)
 
+    def positives(self) -> int:
+        """How many positives people decided: the other members of the group of every image that they taught."""
+        return int((torch.bincount(self.groups)[self.groups] - 1)[self.taught].sum())
+
     def same(self, anchors: Tensor, images: Tensor) -> Tensor:
         """Whether `images` (T, J) are of the group of their anchor (T,)."""
         groups = self.groups.to(anchors.device)

@@ -26,6 +26,7 @@ from insclr.recipe.recipe import (
 from insclr.recipe.tables import Table
 
 _FOLDER = resources.files("insclr") / "recipes"
+_SIZES = ("descriptor.size", "plain_size", "augmented_size")
 _TABLES: dict[str, type[Table]] = {
     "network": NetworkRecipe,
     "descriptor": DescriptorRecipe,
@@ -50,6 +51,8 @@ def load_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
     table = _read(name)
     from_table(table)  # what the file says must hold by itself
     said = {key for change in changes for key in _apply(table, change)}
+    if "large_size" not in said and any(key.endswith(_SIZES) for key in said):
+        table["large_size"] = 0  # a size that was asked for holds whatever the photos are like
     _drop_unread(table, said)
     return from_table(table)
 

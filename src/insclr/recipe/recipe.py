@@ -151,6 +151,11 @@ class Recipe(Table):
     seed: int = knob(0, "one seed gives one run")
     minutes: float = knob(0.0, "time budget of the rounds that train more than the fc; 0 = none", ge=0)
     guard: bool = knob(False, "watch the run without labels; step back where it gets worse")
+    large_size: int = knob(
+        0,
+        "side of every view instead, where most photos have as many pixels; 0 = never, as with a size set by hand",
+        ge=0,
+    )
     workers: int = knob(-1, "processes that decode images; -1 = by the number of cores", ge=-1)
     checkpoint_every: int = knob(500, "iterations between checkpoints", ge=1)
     keep_checkpoints: int = knob(2, "the last so many checkpoints of a round are kept", ge=1)
@@ -163,6 +168,14 @@ class Recipe(Table):
         if self.network.dim == 0 and any(each.train == "fc" for each in self.rounds):
             raise ValueError('network.dim must be positive: a round with train = "fc" has nothing to train')
         return self
+
+    def at_size(self, side: int) -> "Recipe":
+        """The recipe with every view, in training and of descriptors, of this side."""
+        return self.with_(
+            large_size=0,
+            descriptor=self.descriptor.with_(size=side),
+            rounds=tuple(each.with_(plain_size=side, augmented_size=side) for each in self.rounds),
+        )
 
     def unread(self) -> dict[str, str]:
         """Keys that nothing reads beside the others."""

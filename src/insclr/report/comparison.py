@@ -92,4 +92,6 @@ def _tile(labels: Labels, query: int, found: int, thumbnails: Thumbnails) -> Til
 
 
 def _thumbnail(labels: Labels, row: int, thumbnails: Thumbnails) -> str:
-    return thumbnails.css_class(labels.paths[row], labels.boxes[row] if labels.boxes is not None else None)
+    """The image as it was compared: cut to its box only where it is a query."""
+    boxes = labels.query_boxes
+    return thumbnails.css_class(labels.paths[row], boxes[row] if boxes is not None else None)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from insclr.files import whole_file
 
@@ -31,6 +32,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def coded(text: str) -> Markup:
+    """Escaped text in which `commands` between backticks are set as code, broken at their spaces alone."""
+    parts = []
+    for place, part in enumerate(text.split("`")):
+        if place % 2:
+            words = (Markup("<span>{}</span>").format(word) for word in part.split())
+            parts.append(Markup("<code>{}</code>").format(Markup(" ").join(words)))
+        else:
+            parts.append(escape(part))
+    return Markup("").join(parts)
+
+
 def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("insclr.report"),
@@ -40,4 +53,5 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["counted"] = counted
+    environment.filters["coded"] = coded
     return environment

@@ -11,6 +11,7 @@ def plain_words(run: RunRecord) -> list[tuple[str, str]]:
     """Questions that a person has, with their answers."""
     return [
         ("What was learned?", _learned(run)),
+        ("Is search better?", _better(run)),
         ("What was left out?", _left_out(run)),
         ("What next?", _following(run)),
     ]
@@ -37,17 +38,34 @@ def _learned(run: RunRecord) -> str:
         told += (
             f" {taught:,} photos are in groups that people named or answered about: there their word counted."
         )
-    maps = [value for _, value in run.maps()]
-    if len(maps) > 1:
-        told += (
-            f" By your labels, search results are {'better' if maps[-1] >= maps[0] else 'worse'} than before: "
-            f"{maps[0]:.0f} of 100 points (mean average precision) then, {maps[-1]:.0f} now."
-        )
-    else:
-        told += (
-            " How much better search became only you can say: judge 30 results on the page's Teach screen."
-        )
     return told
+
+
+def _better(run: RunRecord) -> str:
+    judged, searched = run.measured.get("proof"), run.measured.get("map")
+    maps = [value for _, value in run.maps()]
+    told = []
+    if judged:
+        told.append("By your own judgement of results drawn by chance, with 95 % intervals:")
+        told += [f"{one['title']}: {one['sentence']}." for one in judged]
+    if searched:
+        told.append(
+            f"By the labels, search has {searched['after']:.1f} of 100 points (mean average precision) where the "
+            f"pretrained network has {searched['before']:.1f}, both with {searched['views']} views of every photo, "
+            "as `insclr index` describes them."
+        )
+    if len(maps) > 1:
+        told.append(
+            f"{'Along training' if searched else 'By the labels, along training'}, with one view of every photo, "
+            f"mean average precision went from {maps[0]:.1f} to {maps[-1]:.1f}. It begins where the last layer is "
+            "fitted to the photos without training, not at the pretrained network."
+        )
+    if not told:
+        told.append(
+            "Only you can say: judge 30 results on the Teach page of `insclr serve STORE`. What you find is "
+            "then told here."
+        )
+    return " ".join(told)
 
 
 def _left_out(run: RunRecord) -> str:
@@ -60,8 +78,8 @@ def _left_out(run: RunRecord) -> str:
 
 def _following(run: RunRecord) -> str:
     if not run.finished:
-        return "Let it finish; if it was interrupted, give the same command with --resume."
+        return "Let it finish; if it was interrupted, give the same command with `--resume`."
     return (
-        f"Search: insclr index {run.name} PHOTOS --store STORE, then insclr serve STORE. On the page, name the "
-        "things you know and answer a few screens: then insclr learn STORE --out FOLDER makes a better model of them."
+        f"Search: `insclr index {run.name} PHOTOS --store STORE`, then `insclr serve STORE`. On the page, name the "
+        "things you know and answer a few screens: then `insclr learn STORE --out FOLDER` makes a better model."
     )

@@ -51,6 +51,7 @@ class RunRecord:
     skipped: list[tuple[str, str]]  # (path, reason)
     inspections: list[tuple[str, Record]]  # (moment, what was decided): the start, then after each round
     finished: bool
+    measured: Record = field(default_factory=dict)  # of the finished model, by `note_measured`
 
     @property
     def steps(self) -> int:
@@ -121,6 +122,7 @@ def read_run(path: Path) -> RunRecord:
         skipped=list(run.skipped().items()),
         inspections=_inspections(run, rounds),
         finished=run.finished or any(event["event"] == "finish" for event in events),
+        measured=run.measured(),
     )
 
 

@@ -58,12 +58,13 @@ class GuardEvent:
 def cards(run: RunRecord) -> list[Card]:
     """The row of key numbers."""
     shown = []
-    maps = [value for _, value in run.maps()]
-    if len(maps) > 1:
-        text = "mAP, before → after" if run.finished else "mAP, before → so far"
-        shown.append(Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0]))
-    elif maps:
-        shown.append(Card(f"{maps[0]:.1f}", "mAP before"))
+    searched = run.measured.get("map")
+    if searched:
+        before, after = float(searched["before"]), float(searched["after"])
+        text = "mAP of search, pretrained network → after training"
+        shown.append(Card(f"{before:.1f} → {after:.1f}", text, gain=after - before))
+    else:
+        shown += _along_training(run)
     left_out = f", {len(run.skipped):,} left out" if run.skipped else ""
     shown.append(Card(f"{run.images:,}", f"photos{left_out}"))
     seconds, text = _seconds(run)
@@ -72,9 +73,18 @@ def cards(run: RunRecord) -> list[Card]:
     return shown
 
 
+def _along_training(run: RunRecord) -> list[Card]:
+    """mAP as the run itself measured it: one view of each photo, from the start in closed form."""
+    maps = [value for _, value in run.maps()]
+    if len(maps) > 1:
+        text = f"mAP along training, one view a photo: start → {'end' if run.finished else 'so far'}"
+        return [Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0])]
+    return [Card(f"{maps[0]:.1f}", "mAP at the start, one view a photo")] if maps else []
+
+
 def engineers_cards(run: RunRecord) -> list[Card]:
     """Key numbers in the words of the method."""
-    shown = []
+    shown = _along_training(run) if run.measured.get("map") else []
     for key, place in (("batch_positives", "in the batch"), ("bank_positives", "from the candidate pool")):
         values = [value for _, value in run.curve(key)]
         if any(values):
@@ -98,7 +108,7 @@ def notices(run: RunRecord) -> list[tuple[str, str]]:
         shown.append(
             (
                 f"This run is not finished: it has come to {at}.",
-                "It may still be at work. If it was interrupted, the same command with --resume goes on from there.",
+                "It may still be at work. If it was interrupted, the same command with `--resume` goes on.",
             )
         )
     shown += [

@@ -14,22 +14,27 @@ from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.mining.links import Link
-from insclr.mining.questions import Questions, Screen
+from insclr.mining.questions import KnownImages, Questions, Screen
 from insclr.mining.taught import Taught
+from insclr.neighbours.exact import nearest_rows
 from insclr.retrieval.known import known_places
 from insclr.retrieval.said import Said, links_to_learn, read_said
 from insclr.retrieval.store import Store, open_store
 
 _NEIGHBOURS = 10
+_MOST_IMAGES = 10_000  # that are asked about: more would take longer than a person waits, and not ask better
 _STRANGERS = 2000  # random pairs whose mean similarity is that of strangers
 
 
 class Asking:
-    """The images of a store, each content once, with the questions that are worth asking about them."""
+    """The images of a store, each content once, with the questions that are worth asking about them.
 
-    def __init__(self, store: Store, said: Said | None = None) -> None:
+    Of a large collection these are some drawn at random, and all that people spoke about.
+    """
+
+    def __init__(self, store: Store, said: Said | None = None, most: int = _MOST_IMAGES) -> None:
         said = read_said(store) if said is None else said
-        by_hash = {row.image.hash: row.id for row in store.rows_by_path().values()}
+        by_hash = _some({row.image.hash: row.id for row in store.rows_by_path().values()}, said, most)
         self.hashes = list(by_hash)
         self.place = {image: at for at, image in enumerate(self.hashes)}
         self.ids = np.array(list(by_hash.values()), dtype=np.int64)
@@ -37,14 +42,12 @@ class Asking:
             raise UserError("There are too few photos to ask about: index at least three.")
         descriptors = store.descriptors(self.ids)  # (N, D)
         self._links = links_to_learn(said)
-        known = known_places(self._links, self.hashes)
         # A model that learned from answers finds their pairs alike, which says nothing about others.
         own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
         self.questions = Questions(
             descriptors,
-            _neighbours(store, descriptors, self.ids),
-            known.same,
-            known.apart,
+            _neighbours(descriptors),
+            self._known(),
             self._answers(own),
             strangers=_strangers(descriptors),
         )
@@ -59,8 +62,13 @@ class Asking:
         self.questions.learn(self._answers(links))
         for link in links:
             self._links.add(link)
-        known = known_places(self._links, self.hashes)
-        self.questions.know(known.same, known.apart)
+        self.questions.know(self._known())
+
+    def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
+        """How likely each image shows the same thing as the query, by what they look like alone."""
+        here = [image for image in images if image in self.place and query in self.place]
+        place = self.place.get(query, 0)
+        return {image: self.questions.expected(place, self.place[image]) for image in here}
 
     def pass_over(self, image: str) -> None:
         """Ask no more about this query."""
@@ -69,12 +77,27 @@ class Asking:
     def taught(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
         """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
         groups = self.questions.believed()
-        known = known_places(self._links, self.hashes)
+        known = self._known()
         told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
         told[[place for pair in known.apart for place in pair]] = True
         spoken = np.isin(groups, groups[told])
         apart = {(int(groups[one]), int(groups[other])) for one, other in known.apart}
         return groups, spoken, sorted(pair for pair in apart if pair[0] != pair[1])
+
+    def _known(self) -> KnownImages:
+        """What the links say of the images here."""
+        found = known_places(self._links, self.hashes)
+        place = self.place
+        return KnownImages(
+            found.same,
+            found.apart,
+            [
+                (place[link.one], place[link.other], link.wrong)
+                for link in self._links.applied
+                if link.same and link.one in place and link.other in place
+            ],
+            [(one, other) for one, other, _ in self._answers(self._links.refused())],
+        )
 
     def _answers(self, links: Sequence[Link]) -> list[tuple[int, int, bool]]:
         return [
@@ -140,18 +163,14 @@ def _hashes(store: Store, images: ImageList) -> list[str]:
     return found
 
 
-def _neighbours(store: Store, descriptors: Descriptors, ids: Ids) -> NDArray[np.int64]:
-    """The nearest other images of each, as places (N, k); an image's own place where there are fewer."""
-    place = {int(one): at for at, one in enumerate(ids)}
-    count = min(_NEIGHBOURS, len(ids) - 1)
-    near = np.repeat(np.arange(len(ids))[:, None], count, axis=1)
-    for start in range(0, len(ids), 256):
-        # Copies of a file are rows of their own: room for them beside the others.
-        found = store.search(descriptors[start : start + 256], count + 6)
-        for row, candidates in enumerate(found.ids.tolist(), start=start):
-            others = [place[one] for one in candidates if one in place and place[one] != row][:count]
-            near[row, : len(others)] = others
-    return near
+def _some(by_hash: dict[str, int], said: Said, most: int) -> dict[str, int]:
+    """So many of the images, the same ones every time; all that people spoke about are among them."""
+    if len(by_hash) <= most:
+        return by_hash
+    spoken = {image for link in said.all_links() for image in (link.one, link.other)}
+    # By the hashes of their contents: as good as chance, and new photos do not exchange all others.
+    chosen = sorted(by_hash, key=lambda image: (image not in spoken, image))[: max(most, len(spoken))]
+    return {image: by_hash[image] for image in chosen}
 
 
 def _strangers(descriptors: Descriptors) -> float:
@@ -159,3 +178,12 @@ def _strangers(descriptors: Descriptors) -> float:
     pairs = generator.integers(0, len(descriptors), (_STRANGERS, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     return float((descriptors[pairs[:, 0]] * descriptors[pairs[:, 1]]).sum(1).mean())
+
+
+def _neighbours(descriptors: Descriptors) -> NDArray[np.int64]:
+    """The nearest other images of each, as places (N, k)."""
+    count = len(descriptors)
+    near = nearest_rows(
+        torch.from_numpy(descriptors.astype(np.float32)), torch.arange(count), min(_NEIGHBOURS, count - 1)
+    )
+    return np.asarray(near[1].numpy())

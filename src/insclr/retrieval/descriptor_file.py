@@ -1,10 +1,11 @@
 """Descriptor files: every image's descriptor in one .parquet or .npz, brought up to date instead of made again."""
 
+import contextlib
 import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,22 +59,26 @@ class DescribeSummary:
 
 
 def describe_to_file(
-    model: "Model | OpenedModel", images: ImageList, out: Path, settings: DescriptorRecipe
+    model: "Model | OpenedModel",
+    images: ImageList,
+    out: Path,
+    settings: DescriptorRecipe,
+    also: Sequence[Path] = (),
 ) -> DescribeSummary:
     """Describe the images that `out` does not hold yet, or holds in an older state, and write it whole.
 
     Work is kept in parts beside `out` as it goes: killed, the same call goes on. Unreadable images are left
-    out and listed in `out` + .skipped.csv.
+    out and listed in `out` + .skipped.csv. Rows are taken from the descriptor files `also`, too.
     """
     _check_suffix(out)
     opened = as_opened(model, settings)
     key = _key(opened.fingerprint, settings)
     parts = out.with_name(f".{out.name}.parts")
-    known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
-    for file in [*([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
-        known |= _rows(file, key)
     stamps = [_stamp(images.file(i)) for i in range(len(images))]
     wanted = list(zip(images.paths, stamps, strict=True))
+    known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
+    for file in [*also, *([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
+        known |= _rows(file, key, set(wanted))
     missing = [i for i, row in enumerate(wanted) if row not in known]
     skipped = Skipped()
     for start in range(0, len(missing), _CHUNK):
@@ -86,12 +91,17 @@ def describe_to_file(
         known |= {row: descriptors[place] for row, place in zip(chunk, good, strict=True)}
     rows = [row for row in wanted if row in known]
     stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, opened.engine.dim), np.float32)
+    skipped.write(skipped_file(out))
     _write(out, _table(key, rows, stack))
-    skipped.write(out.with_name(f"{out.name}.skipped.csv"))
     shutil.rmtree(parts, ignore_errors=True)
     return DescribeSummary(
         out, len(missing) - len(skipped), len(rows) - len(missing) + len(skipped), len(skipped)
     )
+
+
+def skipped_file(out: Path) -> Path:
+    """Where the unreadable images of a descriptor file are listed."""
+    return out.with_name(f"{out.name}.skipped.csv")
 
 
 def _key(fingerprint: str, settings: DescriptorRecipe) -> str:
@@ -117,6 +127,28 @@ def read_descriptors(file: Path) -> DescriptorTable:
         raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
 
 
+def descriptor_blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+    """The descriptors of a file, `rows` at a time; of a .parquet no more are held."""
+    _check_suffix(file)
+    if not file.is_file():
+        raise UserError(f"There is no descriptor file {file}.")
+    return _blocks(file, rows)
+
+
+def _blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+    if file.suffix == ".npz":
+        held = read_descriptors(file).descriptors
+        yield from (held[start : start + rows] for start in range(0, len(held), rows))
+        return
+    try:
+        with open_file(file) as opened:
+            for batch in pyarrow.parquet.ParquetFile(opened).iter_batches(rows, columns=["vector"]):
+                column = batch.column(0)
+                yield np.array(column.flatten(), np.float32).reshape(len(column), column.type.list_size)
+    except _UNREADABLE as error:
+        raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
+
+
 def _read_npz(file: Path) -> DescriptorTable:
     with open_file(file) as opened, np.load(opened, allow_pickle=False) as held:
         paths = tuple(map(str, held["paths"].tolist()))
@@ -135,12 +167,18 @@ def _read_parquet(file: Path) -> DescriptorTable:
     )
 
 
-def _rows(file: Path, key: str) -> Iterator[tuple[tuple[str, _Stamp], NDArray[np.float32]]]:
+def _rows(
+    file: Path, key: str, wanted: Set[tuple[str, _Stamp]]
+) -> dict[tuple[str, _Stamp], NDArray[np.float32]]:
+    """The wanted ones of a file's rows, where the same model has described them in the same way."""
     held = read_descriptors(file)
     if held.key != key:
-        return iter(())
-    stamps = [(int(size), int(mtime)) for size, mtime in held.stamps]
-    return zip(zip(held.paths, stamps, strict=True), held.descriptors, strict=True)
+        return {}
+    rows = [
+        (path, (int(size), int(mtime))) for path, (size, mtime) in zip(held.paths, held.stamps, strict=True)
+    ]
+    # Copies, since a view would hold the whole file in memory.
+    return {row: held.descriptors[place].copy() for place, row in enumerate(rows) if row in wanted}
 
 
 def _table(key: str, rows: list[tuple[str, _Stamp]], descriptors: NDArray[np.float32]) -> DescriptorTable:
@@ -148,28 +186,54 @@ def _table(key: str, rows: list[tuple[str, _Stamp]], descriptors: NDArray[np.flo
     return DescriptorTable(key, tuple(path for path, _ in rows), stamps, descriptors)
 
 
-def _write(file: Path, rows: DescriptorTable) -> None:
-    with whole_file(file) as scratch:
-        if file.suffix == ".npz":
-            with scratch.open("wb") as opened:
-                np.savez(
-                    opened,
-                    key=rows.key,
-                    paths=np.array(rows.paths, str),
-                    stamps=rows.stamps,
-                    vectors=rows.descriptors,
-                )
-            return
-        dim = rows.descriptors.shape[1]
-        table = pa.table(
-            {
-                "path": pa.array(rows.paths, pa.string()),
-                "size": rows.stamps[:, 0],
-                "mtime_ns": rows.stamps[:, 1],
-                "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.descriptors.reshape(-1)), dim),
-            }
+def write_tables(file: Path, tables: Iterable[DescriptorTable]) -> None:
+    """Write tables of one key behind each other as one descriptor file; .parquet holds one of them at a time."""
+    if file.suffix == ".npz":
+        held = list(tables)
+        _write(
+            file,
+            DescriptorTable(
+                held[0].key,
+                tuple(path for one in held for path in one.paths),
+                np.concatenate([one.stamps for one in held]),
+                np.concatenate([one.descriptors for one in held]),
+            ),
         )
-        pyarrow.parquet.write_table(table.replace_schema_metadata({"insclr": rows.key}), scratch)
+        return
+    with whole_file(file) as scratch, contextlib.ExitStack() as opened:
+        writer: pyarrow.parquet.ParquetWriter | None = None
+        for one in tables:
+            rows = _arrow(one)
+            if writer is None:
+                writer = opened.enter_context(pyarrow.parquet.ParquetWriter(scratch, rows.schema))
+            writer.write_table(rows)
+
+
+def _write(file: Path, rows: DescriptorTable) -> None:
+    if file.suffix != ".npz":
+        write_tables(file, [rows])
+        return
+    with whole_file(file) as scratch, scratch.open("wb") as opened:
+        np.savez(
+            opened,
+            key=rows.key,
+            paths=np.array(rows.paths, str),
+            stamps=rows.stamps,
+            vectors=rows.descriptors,
+        )
+
+
+def _arrow(rows: DescriptorTable) -> pa.Table:
+    dim = rows.descriptors.shape[1]
+    table = pa.table(
+        {
+            "path": pa.array(rows.paths, pa.string()),
+            "size": rows.stamps[:, 0],
+            "mtime_ns": rows.stamps[:, 1],
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.descriptors.reshape(-1)), dim),
+        }
+    )
+    return table.replace_schema_metadata({"insclr": rows.key})
 
 
 def _stamp(file: Path) -> _Stamp:

@@ -1,9 +1,11 @@
 """Bring a store up to date with a list of images, doing only what has changed since the last time."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +22,20 @@ from insclr.retrieval.local.keep import drop_gone, keep_features
 from insclr.retrieval.local.keep_asmk import keep_asmk
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.score import calibrate_store
-from insclr.retrieval.store import IndexedImage, Regions, Store, StoreInfo, create_store
+from insclr.retrieval.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
+from insclr.shards import Shard
+
+WHOLE = Shard()
+
+
+class DescribedRow(NamedTuple):
+    """A row of another store, whose descriptor can be taken."""
+
+    store: Store
+    row: Row
+
+
+DescribedRows = Mapping[str, DescribedRow]  # by their paths in the store that is brought up to date
 
 
 @dataclass
@@ -76,6 +91,8 @@ def index_images(
     asmk: bool = False,
     batch: int = 256,
     wait: float = 30.0,
+    shard: Shard = WHOLE,
+    described: DescribedRows | None = None,
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
@@ -84,6 +101,8 @@ def index_images(
     with `asmk` local descriptors; a store that has them goes on having them.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
+    Of several shards each brings its share of the images up to date, and the first one drops rows. What is
+    `described` elsewhere is taken from there.
     """
     if local:
         require_opencv()
@@ -93,14 +112,18 @@ def index_images(
     )
     try:
         with store.writing(wait):
-            run = _Run(describer, images, store, verify, regions)
-            with progress_bar("indexing", len(images)) as bar:
-                for start in range(0, len(images), batch):
-                    part = range(start, min(start + batch, len(images)))
+            run = _Run(describer, images, store, verify, regions, described or {})
+            share = shard.share(len(images))
+            with progress_bar("indexing", len(share)) as bar:
+                for start in range(share.start, share.stop, batch):
+                    part = range(start, min(start + batch, share.stop))
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
-            run.drop_unlisted(prune)
+            if shard.first:
+                run.drop_unlisted(prune)
             _keep_parts(store, describer, local=local, asmk=asmk)
+            with working("settling the store"):
+                store.settle()
             with working("calibrating the score"):
                 calibrate_store(store)
             return replace(run.report, total=store.count(), not_read=images.not_read)
@@ -125,9 +148,16 @@ class _Run:
     """One run over the images, a batch at a time."""
 
     def __init__(
-        self, describer: Describer, images: ImageList, store: Store, verify: bool, regions: bool
+        self,
+        describer: Describer,
+        images: ImageList,
+        store: Store,
+        verify: bool,
+        regions: bool,
+        described: DescribedRows,
     ) -> None:
         self.verify = verify
+        self.described = described
         self.have_regions = set(store.region_ids().tolist())
         self.regions = regions or bool(self.have_regions)
         self.describer = describer
@@ -135,7 +165,7 @@ class _Run:
         self.store = store
         self.report = IndexReport()
         self.known = store.rows_by_path()
-        self.paths = [_stored_path(store.info.root, images, i) for i in range(len(images))]
+        self.paths = stored_paths(store.info.root, images)
         # Content described before, under whatever name: a moved or copied file keeps its descriptor.
         self.rows_by_hash = {row.image.hash: row.id for row in self.known.values()}
 
@@ -162,8 +192,14 @@ class _Run:
             rows = [self.rows_by_hash[one.hash] for one in copies]
             regions = self.store.regions(rows) if self.regions else None
             self._upsert(copies, self.store.descriptors(rows), regions)
-        if new:
-            self._describe(new)
+        there = {i: one for i, one in new.items() if self._is_described(one)}
+        if there:
+            self._take(there)
+        if len(new) > len(there):
+            self._describe({i: one for i, one in new.items() if i not in there})
+
+    def _is_described(self, image: IndexedImage) -> bool:
+        return image.path in self.described and self.described[image.path].row.image.hash == image.hash
 
     def _complete(self, row: int) -> bool:
         """Whether a row has all that is asked of one."""
@@ -186,9 +222,7 @@ class _Run:
                 # Looked at before the content is read: a change in between shows up as a change next time.
                 state = on_disk(file).stat()
                 row = self.known.get(path)
-                same = row and (row.image.size, row.image.mtime) == (state.st_size, state.st_mtime_ns)
-                known = row.image.hash if row and same and not self.verify else ""
-                content = known or content_hash(read_image_bytes(file))
+                content = self._known_hash(path, state) or content_hash(read_image_bytes(file))
             except OSError as error:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
@@ -200,6 +234,21 @@ class _Run:
                 # A folder has no columns to give: it says nothing about those that a table gave before.
                 columns = dict(row.image.columns)
             yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
+
+    def _known_hash(self, path: str, state: os.stat_result) -> str:
+        """The hash of a file's content as a row has it that is not older than the file; else an empty text."""
+        rows = [self.known.get(path), self.described[path].row if path in self.described else None]
+        known = (row.image for row in rows if row is not None and not self.verify)
+        return next((one.hash for one in known if unchanged(one, state)), "")
+
+    def _take(self, images: dict[int, IndexedImage]) -> None:
+        """Write rows that are described elsewhere; a batch lies in one store, or at the end of a share in two."""
+        found = [(self.described[one.path], one) for one in images.values()]
+        for _, group in itertools.groupby(found, key=lambda pair: id(pair[0].store)):
+            rows = list(group)
+            store, ids = rows[0][0].store, [one.row.id for one, _ in rows]
+            regions = store.regions(ids) if self.regions else None
+            self._upsert([image for _, image in rows], store.descriptors(ids), regions)
 
     def _describe(self, images: dict[int, IndexedImage]) -> None:
         wanted: list[Regions] | None = [] if self.regions else None
@@ -237,7 +286,14 @@ class _Run:
                 del self.rows_by_hash[row.image.hash]
 
 
-def _stored_path(root: Path, images: ImageList, i: int) -> str:
-    """The path a row is kept under: relative to the store's root, absolute when the file lies elsewhere."""
-    file = Path(os.path.abspath(images.file(i)))  # noqa: PTH100
-    return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
+def stored_paths(root: Path, images: ImageList) -> list[str]:
+    """The paths that rows are kept under: relative to the store's root, absolute when a file lies elsewhere."""
+    files = (Path(os.path.abspath(images.file(i))) for i in range(len(images)))  # noqa: PTH100
+    return [
+        file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix() for file in files
+    ]
+
+
+def unchanged(image: IndexedImage, state: os.stat_result) -> bool:
+    """Whether a file has the size and the time that a row was made from."""
+    return (image.size, image.mtime) == (state.st_size, state.st_mtime_ns)

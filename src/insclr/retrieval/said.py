@@ -103,12 +103,21 @@ def links_to_learn(said: Said) -> Links:
 # What people do, as entries
 
 
-def answer(query: str, same: Sequence[str], different: Sequence[str], model: str = "") -> Entry:
+def answer(
+    query: str,
+    same: Sequence[str],
+    different: Sequence[str],
+    model: str = "",
+    expected: Mapping[str, float] | None = None,
+) -> Entry:
     """A screen: which candidates show the same thing as the query, which do not.
 
-    `model` is the fingerprint of the model that chose the candidates.
+    `model` is the fingerprint of the model that chose the candidates, `expected` how likely it found each of them
+    the same: an answer that was not to be expected may be a slip, and is asked for again.
     """
-    data = {"query": query, "same": list(same), "different": list(different), "model": model}
+    data: dict[str, Any] = {"query": query, "same": list(same), "different": list(different), "model": model}
+    if expected:
+        data["expected"] = {image: round(likely, 3) for image, likely in expected.items()}
     return new_entry("answer", data)
 
 
@@ -208,11 +217,19 @@ def _parts(kind: str, thing: str, images: Sequence[str]) -> list[Entry]:
 # What entries mean
 
 
+def answer_links(entry: Entry) -> list[Link]:
+    """What an answered screen says of pairs of images."""
+    query, expected = str(entry.data["query"]), entry.data.get("expected") or {}
+    return [
+        Link(query, str(image), same, entry.id, expected.get(image))
+        for key, same in (("same", True), ("different", False))
+        for image in entry.data.get(key, ())
+    ]
+
+
 def _answer(said: Said, entry: Entry) -> None:
-    query = str(entry.data["query"])
     said.asked_by[entry.id] = str(entry.data.get("model", ""))
-    for key, same in (("same", True), ("different", False)):
-        said.links += [Link(query, str(image), same, entry.id) for image in entry.data.get(key, ())]
+    said.links += answer_links(entry)
 
 
 def _skip(said: Said, entry: Entry) -> None:

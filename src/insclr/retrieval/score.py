@@ -32,7 +32,7 @@ LIKELY = 0.5  # more likely right than wrong
 LINE = 0.25
 # "maybe" begins at the line once answers have shown what scores mean here, and before that further down: without
 # labels a score may be far too low, and next to nothing that is right should be called "other".
-_WIDE = 0.1
+_WIDE = 0.05
 _ENOUGH_ANSWERS = 100
 
 _SIZES = (5, 10, 20, 50, 100)  # neighbours compared; those up to a quarter of the collection
@@ -93,7 +93,7 @@ class ScoreCurve:
         return LINE if self.answers >= _ENOUGH_ANSWERS else _WIDE
 
     def band(self, score: float) -> Band:
-        """What a score means: sure from 0.8 on; maybe from 0.25 on, before there are 100 answers from 0.1 on."""
+        """What a score means: sure from 0.8 on; maybe from 0.25 on, before there are 100 answers from 0.05 on."""
         return "sure" if score >= SURE else "maybe" if score >= self.maybe else "other"
 
     def similarity_at(self, score: float) -> float:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.retrieval.cluster import cluster
 from insclr.retrieval.said import Said, links_to_learn, name_thing, read_said
-from insclr.retrieval.score import LIKELY, score_curve_of
+from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.retrieval.store import Entry, Row, Store
 
 _GROUP = "group-"  # before the hash of the most central photo, for a thing that nobody spoke about
@@ -65,13 +66,13 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
     """
     said = read_said(store) if said is None else said
     groups = cluster(store, 1, links=links_to_learn(said))
+    taken_out = {link.other for link in said.links if not link.same}
     members: dict[str, list[Row]] = defaultdict(list)
     alone: list[Row] = []
     for group in groups:
         things = Counter(
             said.thing_of[row.image.hash] for row in group.rows if row.image.hash in said.thing_of
         )
-        taken_out = {link.other for link in said.links if not link.same}
         common = things.most_common(1)[0][0] if things else ""
         rest = [row for row in group.rows if row.image.hash not in said.thing_of]
         for row in group.rows:
@@ -83,7 +84,10 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
             members[f"{_GROUP}{rest[0].image.hash}"] = rest
         else:
             alone += rest
-    shown = [_shown(store, said, id_, rows) for id_, rows in members.items()]
+    curve = score_curve_of(store)
+    flat = [row.id for rows in members.values() for row in rows]
+    descriptors = iter(np.split(store.descriptors(flat), np.cumsum([len(rows) for rows in members.values()])))
+    shown = [_shown(curve, next(descriptors), said, id_, rows) for id_, rows in members.items()]
     shown.sort(key=lambda thing: (-len(thing.rows), not thing.name, thing.name, thing.id))
     return Gallery(tuple(shown), tuple(alone))
 
@@ -104,12 +108,12 @@ def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
     return [found[one] for one in ids]
 
 
-def _shown(store: Store, said: Said, id_: str, rows: list[Row]) -> ShownThing:
-    descriptors = store.descriptors([row.id for row in rows])
+def _shown(curve: ScoreCurve, descriptors: Descriptors, said: Said, id_: str, rows: list[Row]) -> ShownThing:
+    """A thing of these rows with their descriptors (rows, D)."""
     total = descriptors.sum(0)
     count = len(rows)
     average = (float(total @ total) - count) / (count * (count - 1)) if count > 1 else 1.0
-    score = float(score_curve_of(store).score(np.array([average], dtype=np.float32))[0])
+    score = float(curve.score(np.array([average], dtype=np.float32))[0])
     thing = said.things.get(id_)
     central = [rows[i] for i in np.argsort(-(descriptors @ total), kind="stable")]
     if thing is None:

@@ -14,6 +14,7 @@ from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.pixels import Pixels, descriptor_views
 from insclr.data.skipped import Skipped
+from insclr.engine.opened import OpenedModel
 from insclr.engine.protocol import unit_rows
 from insclr.files import content_hash
 from insclr.model.model_file import Model
@@ -35,7 +36,9 @@ class FeatureDescriber(ModelDescriber):
     are not kept, nor are features at another `size` than the model's own: such files are always described anew.
     """
 
-    def __init__(self, name: str, model: Model, folder: Path, workers: int = -1, size: int = 0) -> None:
+    def __init__(
+        self, name: str, model: Model | OpenedModel, folder: Path, workers: int = -1, size: int = 0
+    ) -> None:
         super().__init__(name, model, workers, size)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"views-{_digest(model)}.sqlite"
@@ -118,10 +121,11 @@ class FeatureDescriber(ModelDescriber):
         return unit_rows(described.sum(0))
 
 
-def _digest(model: Model) -> str:
+def _digest(model: Model | OpenedModel) -> str:
     """A name for the weights before the last layer and for the views that are described."""
     digest = hashlib.sha256(model.recipe.descriptor.model_dump_json().encode())
-    for part in (model.network.backbone, model.network.pooling):
+    network = model.network
+    for part in (network.backbone, network.pooling):
         for name, tensor in sorted(part.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

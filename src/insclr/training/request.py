@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from insclr.data.check import usual_side
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels, match_instances, read_labels
 from insclr.engine.choose import require_engine
@@ -31,6 +32,14 @@ def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool
             "Name the images to learn from. Only --resume goes without: with the --out folder of an interrupted run."
         )
     return source if isinstance(source, ImageList) else list_images(source)
+
+
+def at_fitting_size(recipe: Recipe, images: ImageList) -> Recipe:
+    """The recipe at its large size where most photos have as many pixels: small ones gain nothing but time."""
+    if not recipe.large_size:
+        return recipe
+    fits = usual_side(images) >= recipe.large_size
+    return recipe.at_size(recipe.large_size) if fits else recipe.with_(large_size=0)
 
 
 def remembered(out: Path, name: str, resume: bool) -> str | None:

@@ -37,6 +37,7 @@ from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.request import (
+    at_fitting_size,
     remembered,
     wanted_engine,
     wanted_images,
@@ -87,8 +88,9 @@ def train(
         for each in wanted.rounds:
             if each.train == "all":
                 ranks.share(each.tuples)  # refuses too many ranks now rather than in hours
+        listed = wanted_images(images, out, resume) if ranks.first else None
+        wanted = ranks.from_first(at_fitting_size(wanted, listed) if listed is not None else None)
         with ranks.in_turn():
-            listed = wanted_images(images, out, resume) if ranks.first else None
             given = {
                 "images": "" if isinstance(images, ImageList) else _absolute(images),
                 "labels": _absolute(labels),
@@ -209,7 +211,7 @@ class _Training:
                 return None
             return self.run.taught(lambda: taught_images(store, self.images))
 
-    def _start_fc(self, features: PooledFeatures) -> None:
+    def _start_fc(self, features: PooledFeatures, *, mined: bool = True) -> None:
         wanted, fc = self.recipe.network, self.network.fc
         if not isinstance(fc, nn.Linear) or wanted.start == "random":
             return
@@ -218,10 +220,22 @@ class _Training:
         else:
             settings = self.recipe.rounds[0].method
             start = views_start(
-                features.plain, features.views, self.network.dim, settings, self.recipe.seed, self.taught
+                features.plain,
+                features.views,
+                self.network.dim,
+                settings,
+                self.recipe.seed,
+                self.taught,
+                mined=mined,
             )
         apply_start(fc, start)
-        self.run.note_start(start.size, start.reasons, fc)
+        self.run.note_start(start.size, start.reasons, fc, mined=start.mined)
+
+    def _start_without_mined(self, features: RoundStart) -> None:
+        """Begin again from the views alone: the start was made of pairs that turned out not to be believed."""
+        if self.recipe.network.start == "views" and self.ranks.first:
+            self._start_fc(PooledFeatures(features.plain, features.views, self.run.usable(None)), mined=False)
+        self.ranks.copy_from_first(self.network)
 
     def _round(self, index: int) -> None:
         number = index + 1
@@ -233,12 +247,18 @@ class _Training:
             )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         self.plan.begin_round(index)
+        if self.recipe.guard and not self.ranks.from_first(self.run.believes_mined()):
+            self.watch.skipped(number, "what was mined before cannot be believed", None)
+            self._end_round(number)
+            return
         with working(f"round {number}: looking for photos of the same thing"):
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
             self.watch.start(number, start, prepared, labels_used=method.needs.labels)
         if reason := unsafe(prepared) if self.recipe.guard else "":
             self.watch.skipped(number, reason, prepared.positives_per_image)
+            if prepared.consistency is not None and not prepared.consistency.believable:
+                self._start_without_mined(start)
             self._end_round(number)
             return
         with working(f"round {number}: before it begins"):
@@ -273,8 +293,8 @@ class _Training:
             ranks=self.ranks,
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
-            # Later, what was learned agrees with itself, right or wrong; and people know better.
-            doubted=self.recipe.guard and self.taught is None and not self._has_learned(number),
+            # Later, what was learned agrees with itself, right or wrong.
+            doubted=self.recipe.guard and not self._has_learned(number),
             taught=self.taught,
         )
 

@@ -13,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from insclr.data.decode import BadImage, Box
 from insclr.files import content_hash
+from insclr.retrieval.local.features import has_opencv
 from insclr.retrieval.reranker_names import RERANKER_NAMES
 from insclr.retrieval.search import MAX_TOP, Search, search_set
 from insclr.retrieval.store import Row
@@ -100,7 +101,7 @@ def about(served: Offer) -> AboutAnswer:
     )
     return AboutAnswer(
         stores=stores,
-        rerankers=sorted([*RERANKER_NAMES, "geometric"]),
+        rerankers=sorted([*RERANKER_NAMES, *(["geometric"] if has_opencv() else [])]),
         limits=limits,
         originals=settings.originals,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from insclr.errors import UserError
+from insclr.retrieval.store import is_milvus
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Learning:
     def start(self, recipe: str = _RECIPE) -> None:
         """Begin to learn from what was said about the first store; Refused when that is not possible now."""
         home = self._served.stores[0]
-        if "://" in home.store.uri or home.store.uri.endswith(".db"):
+        if is_milvus(home.store.uri):
             raise Refused(
                 409,
                 f"this store is elsewhere: run `insclr learn {home.store.uri} --out FOLDER` and serve its store",

@@ -72,6 +72,11 @@ class SaidState:
             asking = self._questions()
             return asking.screen(), asking
 
+    def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
+        """How likely the model finds each image the same as the query."""
+        with self._lock:
+            return self._questions().expected(query, images)
+
     def hear(self, entry: Entry, links: "Sequence[Link]") -> None:
         """Keep an answered or skipped screen; the questions follow without being made anew."""
         with self._lock:

@@ -30,15 +30,12 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     except ImportError:
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
-    from insclr.web.api import api
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning
     from insclr.web.load import Numbers, Room
+    from insclr.web.proving import Proving
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
-    from insclr.web.teach import teach_api
-    from insclr.web.things import things_api
-    from insclr.web.why import why_api
 
     settings = settings or ServeSettings()
 
@@ -47,6 +44,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         app.state.learning.stop()
+        app.state.proving.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -67,8 +65,8 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.state.learning = Learning(served)
-    for router in (api, why_api, things_api, teach_api):
-        app.include_router(router)
+    app.state.proving = Proving(served)
+    _answer_requests(app)
     _explain_errors(app)
     _tell_state(app, served)
     # Uploads stay in memory: nothing of them is ever written to disk.
@@ -85,9 +83,28 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     return app
 
 
+def _answer_requests(app: "FastAPI") -> None:
+    """The API."""
+    from insclr.web.api import api
+    from insclr.web.teach import teach_api
+    from insclr.web.things import things_api
+    from insclr.web.why import why_api
+
+    for router in (api, why_api, things_api, teach_api):
+        app.include_router(router)
+
+
+def _said_page(name: str) -> str:
+    """A page about what people say: the head that these pages share, then its own part."""
+    head = (_STATIC / "said_head.html").read_text(encoding="utf-8")
+    head = head.replace("{title}", name.capitalize()).replace("{page}", name)
+    head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
+    return head + (_STATIC / f"{name}.html").read_text(encoding="utf-8")
+
+
 def _show_pages(app: "FastAPI") -> None:
     """The search page, the page about the API, and what they load."""
-    from fastapi.responses import FileResponse
+    from fastapi.responses import FileResponse, HTMLResponse
     from fastapi.staticfiles import StaticFiles
 
     @app.get("/", include_in_schema=False)
@@ -99,12 +116,12 @@ def _show_pages(app: "FastAPI") -> None:
         return FileResponse(_STATIC / "docs.html")
 
     @app.get("/things", include_in_schema=False)
-    def things() -> FileResponse:
-        return FileResponse(_STATIC / "things.html")
+    def things() -> HTMLResponse:
+        return HTMLResponse(_said_page("things"))
 
     @app.get("/teach", include_in_schema=False)
-    def teach() -> FileResponse:
-        return FileResponse(_STATIC / "teach.html")
+    def teach() -> HTMLResponse:
+        return HTMLResponse(_said_page("teach"))
 
     app.mount("/static", StaticFiles(directory=_STATIC))
 

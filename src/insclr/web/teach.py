@@ -5,11 +5,12 @@ from pydantic import BaseModel, Field
 
 from insclr.mining.links import Link
 from insclr.retrieval.proof import ENOUGH, FairSample
-from insclr.retrieval.said import answer, closed, judge, skip
+from insclr.retrieval.said import answer, answer_links, closed, judge, skip
 from insclr.retrieval.store import Row
 from insclr.web.answers import PictureAnswer, picture_answer
 from insclr.web.api import SAYS, Offer, StoreNumber
 from insclr.web.learning import Learning
+from insclr.web.proving import Proving
 from insclr.web.queries import parse_row
 from insclr.web.served import Refused, Served
 from insclr.web.things import Ref
@@ -56,6 +57,7 @@ class ContradictionAnswer(BaseModel):
 
     answer: SaidPair
     chain: list[SaidPair]
+    asked_again: bool = Field(description="the least expected of them is set aside with the answer")
 
 
 class ScreenAnswer(BaseModel):
@@ -74,7 +76,8 @@ class SampleAnswer(BaseModel):
     result: PictureAnswer | None
     rank: int
     model: str
-    judged: int
+    judged: int = Field(description="pairs that were judged")
+    counted: int = Field(description="draws whose result was judged for every store")
     enough: int
     sentences: list[str] = Field(description="one a store, the one that is searched first")
 
@@ -117,10 +120,9 @@ def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnsw
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
     if query in (*same, *different) or set(same) & set(different):
         raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
-    entry = answer(query, same, different, home.store.info.fingerprint)
-    links = [Link(query, one, True, entry.id) for one in same]
-    links += [Link(query, one, False, entry.id) for one in different]
-    home.said.hear(entry, links)
+    expected = home.said.expected(query, [*same, *different])
+    entry = answer(query, same, different, home.store.info.fingerprint, expected)
+    home.said.hear(entry, answer_links(entry))
     return screen(served, store)
 
 
@@ -137,6 +139,7 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     said = served.store(store).said.said()
     stores = [one.store for one in served.stores]
     drawn = FairSample(stores, said)
+    found = [drawn.precision(place) for place in range(len(stores))]
     following = drawn.following()
     query = result = None
     if following is not None:
@@ -150,20 +153,22 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         rank=following[0].rank if following else 0,
         model=following[1] if following else "",
         judged=len(said.judged),
+        counted=found[0].judged,
         enough=ENOUGH,
-        sentences=[
-            f"{one.title}: {drawn.precision(place).sentence()}" for place, one in enumerate(served.stores)
-        ],
+        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(served.stores, found, strict=True)],
     )
 
 
 @teach_api.post("/judge", responses=SAYS)
-def judge_result(served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
+def judge_result(request: Request, served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
     """Judge a result of the fair sample; gives the next one."""
     query, result = _image(served, store, body.query), _image(served, store, body.result)
     home = served.store(store)
     home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
-    return sample(served, store)
+    following = sample(served, store)
+    proving: Proving = request.app.state.proving
+    proving.judged(following.counted)
+    return following
 
 
 @teach_api.get("/learn", responses=SAYS)
@@ -206,7 +211,7 @@ def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
 
 def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
     home = served.store(store)
-    found = closed(home.said.said()).contradictions[-_MOST_CONTRADICTIONS:]
+    found = closed(home.said.said()).unsettled()[-_MOST_CONTRADICTIONS:]
     if not found:
         return []
     rows = {row.image.hash: row for row in home.store.rows_by_path().values()}
@@ -219,5 +224,10 @@ def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
         return SaidPair(entry=link.source, one=one, other=other, same=link.same)
 
     return [
-        ContradictionAnswer(answer=pair(one.link), chain=[pair(link) for link in one.chain]) for one in found
+        ContradictionAnswer(
+            answer=pair(one.link),
+            chain=[pair(link) for link in one.chain],
+            asked_again=one.set_aside is not None,
+        )
+        for one in found
     ]

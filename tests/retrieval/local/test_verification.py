@@ -33,10 +33,9 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["local", "milvus"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # where a Milvus store keeps its files
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("milvus_uri")
 
 
 def search(store: Store, query: Image.Image, **asked: object) -> list[Match]:

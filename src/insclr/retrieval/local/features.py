@@ -3,6 +3,7 @@
 import struct
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,11 @@ def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Square roots of the shares of a SIFT histogram (Arandjelovic 2012), a byte each."""
     shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
     return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
+
+
+def has_opencv() -> bool:
+    """Whether images can be verified geometrically here."""
+    return find_spec("cv2") is not None
 
 
 def require_opencv() -> Any:

@@ -31,6 +31,7 @@ __all__ = [
     "StoreInfo",
     "StoreUnavailable",
     "create_store",
+    "is_milvus",
     "new_entry",
     "open_store",
     "parse_where",
@@ -39,13 +40,13 @@ __all__ = [
 
 def open_store(uri: str | Path) -> Store:
     """Open a store: a folder, or Milvus (`http://host:19530/NAME`, or a Milvus Lite file `NAME.db`)."""
-    return MilvusStore(str(uri)) if _is_milvus(uri) else LocalStore(Path(uri))
+    return MilvusStore(str(uri)) if is_milvus(uri) else LocalStore(Path(uri))
 
 
 def create_store(uri: str | Path, info: StoreInfo) -> Store:
     """Open a store for writing, making it where there is none; UserError when it is another model's."""
     store: Store = (
-        MilvusStore.create(str(uri), info) if _is_milvus(uri) else LocalStore.create(Path(uri), info)
+        MilvusStore.create(str(uri), info) if is_milvus(uri) else LocalStore.create(Path(uri), info)
     )
     try:
         store.info.refuse_other_model(info.fingerprint, store.uri)
@@ -56,5 +57,6 @@ def create_store(uri: str | Path, info: StoreInfo) -> Store:
     return store
 
 
-def _is_milvus(uri: str | Path) -> bool:
+def is_milvus(uri: str | Path) -> bool:
+    """Whether a store's address is one of Milvus; else it is a folder."""
     return "://" in str(uri) or str(uri).endswith(".db")

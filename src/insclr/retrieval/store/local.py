@@ -263,6 +263,9 @@ class LocalStore:
         """Changes whenever the rows change."""
         return self.note("version") or "0"
 
+    def settle(self) -> None:
+        """Nothing to do: the next search sees all rows."""
+
     def close(self) -> None:
         """Close the database."""
         with self._lock:

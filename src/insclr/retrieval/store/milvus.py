@@ -3,19 +3,21 @@
 import hashlib
 import json
 import logging
+import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
 from insclr.retrieval.store.journal import Entry, parse_entry
+from insclr.retrieval.store.milvus_filter import contains_text, to_expression
 from insclr.retrieval.store.milvus_regions import MilvusRegions
+from insclr.retrieval.store.milvus_server import HALF_MADE, UNUSED, Fields, MilvusServer
 from insclr.retrieval.store.rows import (
     IndexedImage,
     NearestRegions,
@@ -23,58 +25,72 @@ from insclr.retrieval.store.rows import (
     Regions,
     Row,
     StoreInfo,
-    StoreUnavailable,
     check_descriptors,
 )
-from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
+from insclr.retrieval.store.where import Condition, number_of
+
+_log = logging.getLogger(__name__)
 
 _ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
-_PATH_BYTES = 4096
-_PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is the limit), and without
-_CONNECT, _ANSWER, _BUILD = 10.0, 60.0, 900.0  # seconds
+_PATH_BYTES, _COLUMNS_BYTES = 4096, 65_000  # what Milvus holds in one field
+_COLUMN = "column:"  # notes with this beginning are the names of columns
+_ENTRIES = 1000  # of the journal in one message: each may have 60 kB
+_CONTAINS_FROM = (2, 4)  # Milvus versions that look for a text inside of values
+_SEALED_FROM = 10_000  # rows written: fewer are left to Milvus, which seals segments by itself
 
 
 class MilvusStore:
     """Rows in the collection named by the address (`http://host:19530/NAME`, NAME is `insclr` when left out).
 
-    The id of a row is made from its path, so writing a row twice, or from two machines, leaves one row.
+    The id of a row is made from its path, so writing a row twice, or from two machines, leaves one row. Several
+    processes may write at once: nothing that is written depends on what was read before.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, server: MilvusServer | None = None) -> None:
         """Open an existing store; UserError when the server or the collection cannot be reached."""
         self.uri = uri
-        self._wrote = False
-        self._client, self._name = _connect(uri)
-        with _speaking(uri):
-            if not self._client.has_collection(self._name) or not self._client.has_collection(self._notes):
-                raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
-            self._client.load_collection(self._name)
-            self._client.load_collection(self._notes)
-        found = self.note("info")
-        if found is None:
-            raise UserError(f"the store at {uri} was left half made: run `insclr index` again")
-        self.info = StoreInfo.from_json(found)
-        self._regions = MilvusRegions(
-            self._client, f"{self._name}_regions", self.info.dim, lambda: _speaking(uri)
-        )
+        self._server = server = server or MilvusServer(uri)
+        self._name = server.name
+        self._written = 0
+        try:
+            self.info = self._opened()
+        except BaseException:
+            server.close()
+            raise
+        self._columns: set[str] = set()  # names that this process has written
+        self._regions = MilvusRegions(server, f"{self._name}_regions", self.info.dim)
         self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
         self.parts = self.cache / "parts.sqlite"
 
     @classmethod
     def create(cls, uri: str, info: StoreInfo) -> "MilvusStore":
-        """Open the store at `uri`, making its collections first where there are none."""
-        client, name = _connect(uri)
-        with _speaking(uri):
-            if not client.has_collection(name):
-                _create_rows(client, name, info.dim)
-            if not client.has_collection(f"{name}_notes"):
-                _create_notes(client, f"{name}_notes")
-            if not client.get(f"{name}_notes", ids=["info"], output_fields=["text"]):
-                client.upsert(
-                    f"{name}_notes", [{"name": "info", "text": info.to_json(), "unused": [0.0, 0.0]}]
-                )
-        client.close()
-        return cls(uri)
+        """Open the store at `uri`, making its collections first, or what a killed process left out of them."""
+        server = MilvusServer(uri)
+        if server.has(server.name):
+            _refuse_others(server)
+        server.create(server.name, _row_fields(info.dim), info.to_json())
+        server.create(f"{server.name}_notes", _note_fields())
+        if not server.describe(server.name)[0] and not list(
+            server.get(f"{server.name}_notes", ["info"], ["name"])
+        ):
+            server.upsert(f"{server.name}_notes", [_text("info", info.to_json())])
+        return cls(uri, server)
+
+    def _opened(self) -> StoreInfo:
+        """Have the server hold the rows and notes ready, and say what the store is about."""
+        server, uri = self._server, self.uri
+        if not server.has(self._name):
+            raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
+        _refuse_others(server)
+        if not server.has(self._notes):
+            raise UserError(HALF_MADE.format(uri=uri))
+        server.load(self._name)
+        server.load(self._notes)
+        # Milvus Lite keeps no descriptions, and stores of older versions have none.
+        found = server.describe(self._name)[0] or self.note("info")
+        if found is None:
+            raise UserError(HALF_MADE.format(uri=uri))
+        return StoreInfo.from_json(found)
 
     @property
     def _notes(self) -> str:
@@ -101,10 +117,9 @@ class MilvusStore:
         ]
         # Regions first: a run that is killed in between leaves the rows as they were, and the next run writes both.
         self._regions.replace(rows, regions)
-        with _speaking(self.uri):
-            for start in range(0, len(rows), _PART):
-                self._client.upsert(self._name, rows[start : start + _PART])
-        self._changed(images)
+        self._server.upsert(self._name, rows)
+        self._written += len(rows)
+        self._changed({name for one in images for name in one.columns})
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         """Change everything but the descriptor of rows that exist."""
@@ -116,15 +131,15 @@ class MilvusStore:
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove the rows of these paths; paths that have none are ignored."""
-        self._regions.delete([id_of(path) for path in paths])
-        with _speaking(self.uri):
-            for start in range(0, len(paths), _PART):
-                self._client.delete(self._name, ids=[id_of(path) for path in paths[start : start + _PART]])
-        self._changed([])
+        ids = [id_of(path) for path in paths]
+        self._regions.delete(ids)
+        self._server.delete(self._name, ids)
+        self._changed(set())
 
     def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
-        return {row.image.path: row for row in map(_row, self._every(_ROW_FIELDS))}
+        found = map(_row, self._server.every(self._name, "id", _ROW_FIELDS))
+        return {row.image.path: row for row in found}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids in this order; ids that are gone are left out."""
@@ -133,7 +148,8 @@ class MilvusStore:
 
     def ids(self) -> Ids:
         """Every id, ascending."""
-        return np.sort(np.array([row["id"] for row in self._every(["id"])], dtype=np.int64))
+        found = self._server.every(self._name, "id", ["id"])
+        return np.array([row["id"] for row in found], dtype=np.int64)
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The descriptors of these ids in this order; KeyError when one is gone."""
@@ -142,36 +158,20 @@ class MilvusStore:
 
     def count(self) -> int:
         """How many rows there are."""
-        with _speaking(self.uri):
-            found = self._client.query(
-                self._name,
-                filter="",
-                output_fields=["count(*)"],
-                consistency_level="Strong",
-                timeout=_ANSWER,
-            )
-        return int(found[0]["count(*)"])
+        return self._server.count(self._name)
 
     def columns(self) -> list[str]:
         """The names of the user's own columns, sorted."""
-        names: list[str] = json.loads(self.note("columns") or "[]")
-        return names
+        older = json.loads(self.note("columns") or "[]")
+        notes = self._server.every(self._notes, "name", ["name", "text"], _ENTRIES)
+        return sorted({*older, *(str(note["text"]) for note in notes if note["name"].startswith(_COLUMN))})
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
-        """The `top` nearest rows of every query, among those that meet `where`."""
+        """The `top` nearest rows of every query, among those that meet `where`; Milvus gives at most 16,384."""
         ids = np.full((len(queries), top), -1, dtype=np.int64)
         similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
-        with _speaking(self.uri):
-            answers = self._client.search(
-                self._name,
-                data=[query.tolist() for query in np.asarray(queries, dtype=np.float32)],
-                limit=top,
-                filter="" if where is None else to_expression(where),
-                search_params={"metric_type": "COSINE", "params": {"ef": max(512, 4 * top)}},
-                consistency_level="Strong",
-                timeout=_ANSWER,
-            )
-        for place, hits in enumerate(answers):
+        found = self._server.search(self._name, queries, top, self._expression(where), [])
+        for place, hits in enumerate(found):
             ids[place, : len(hits)] = [hit["id"] for hit in hits]
             similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
         return Neighbours(ids, similarities)
@@ -192,81 +192,68 @@ class MilvusStore:
         self, queries: Descriptors, top: int, where: Condition | None = None
     ) -> NearestRegions:
         """The `top` nearest regions of every query, among those of rows that meet `where`."""
-        return self._regions.search(queries, top, "" if where is None else to_expression(where))
+        return self._regions.search(queries, top, self._expression(where))
 
     def note(self, name: str) -> str | None:
         """A text kept with the rows."""
-        with _speaking(self.uri):
-            found = self._client.get(self._notes, ids=[name], output_fields=["text"], timeout=_ANSWER)
+        found = list(self._server.get(self._notes, [name], ["text"]))
         return str(found[0]["text"]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
         """Keep a text under this name."""
-        with _speaking(self.uri):
-            self._client.upsert(self._notes, [{"name": name, "text": text, "unused": [0.0, 0.0]}])
+        self._server.upsert(self._notes, [_text(name, text)])
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries to the journal; one that it holds already is written as it was."""
-        rows = [{"name": one.id, "text": one.text(), "unused": [0.0, 0.0]} for one in entries]
-        with _speaking(self.uri):
-            if not self._client.has_collection(self._journal):
-                _create_notes(self._client, self._journal)
-            # One message holds them all where people write; only a copied journal is longer.
-            for start in range(0, len(rows), _PART):
-                self._client.upsert(self._journal, rows[start : start + _PART])
+        self._server.create(self._journal, _note_fields())
+        # One message holds them all where people write; only a copied journal is longer.
+        self._server.upsert(self._journal, [_text(one.id, one.text()) for one in entries])
 
     def journal(self) -> list[Entry]:
         """What people said, in the order of time."""
-        with _speaking(self.uri):
-            if not self._client.has_collection(self._journal):
-                return []
-            self._client.load_collection(self._journal)
-            pages = self._client.query_iterator(
-                self._journal,
-                batch_size=_PART,
-                output_fields=["name", "text"],
-                consistency_level="Strong",
-            )
-            found: list[dict[str, Any]] = []
-            while page := pages.next():
-                found += page
-            pages.close()
+        if not self._server.has(self._journal):
+            return []
+        self._server.load(self._journal)
+        found = self._server.every(self._journal, "name", ["name", "text"], _ENTRIES)
         return sorted(parse_entry(row["name"], row["text"]) for row in found)
 
     def version(self) -> str:
         """Changes whenever the rows change."""
         return self.note("version") or "0"
 
-    def close(self) -> None:
-        """Leave the server; what was written is sealed first, so that searches use the index."""
-        try:
-            if self._wrote:
-                with _speaking(self.uri):
-                    self._client.flush(self._name, timeout=_BUILD)
-                self._regions.flush(_BUILD)
-        finally:
-            self._client.close()
+    def settle(self) -> None:
+        """After 10,000 rows or more: have Milvus index them, and wait for it, at most 15 minutes.
 
-    def _changed(self, images: Sequence[IndexedImage]) -> None:
-        self._wrote = True
-        known = self.columns()
-        names = sorted({*known, *(name for one in images for name in one.columns)})
-        if names != known:
-            self.set_note("columns", json.dumps(names))
-        self.set_note("version", str(int(self.version()) + 1))
+        Until then it searches them by a coarse index of its own, which misses neighbours.
+        """
+        if self._written >= _SEALED_FROM:
+            for collection in (self._name, *([self._regions.name] if self._regions.there() else [])):
+                if not self._server.settle(collection):
+                    _log.warning(
+                        "Milvus at %s is still indexing: searches miss some photos until then", self.uri
+                    )
+            self._written = 0
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._server.close()
+
+    def _expression(self, where: Condition | None) -> str:
+        if where is not None and contains_text(where) and self._server.version < _CONTAINS_FROM:
+            raise UserError(
+                f"`contains` needs Milvus 2.4 or newer, {self.uri} is older: compare with = instead"
+            )
+        return "" if where is None else to_expression(where)
+
+    def _changed(self, columns: set[str]) -> None:
+        # Random, and a note for each column: what two processes write at once must not undo each other.
+        notes = [_text("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
+        notes += [_text(_column_note(name), name) for name in sorted(columns - self._columns)]
+        self._server.upsert(self._notes, notes)
+        self._columns |= columns
 
     def _get(self, ids: Sequence[int] | Ids, fields: list[str]) -> Iterator[dict[str, Any]]:
-        with _speaking(self.uri):
-            for start in range(0, len(ids), _PART):
-                part = [int(one) for one in ids[start : start + _PART]]
-                yield from self._client.get(self._name, ids=part, output_fields=fields, timeout=_ANSWER)
-
-    def _every(self, fields: list[str]) -> Iterator[dict[str, Any]]:
-        with _speaking(self.uri):
-            pages = self._client.query_iterator(self._name, batch_size=_PAGE, output_fields=fields)
-            while page := pages.next():
-                yield from page
-            pages.close()
+        return self._server.get(self._name, [int(one) for one in ids], fields)
 
 
 def id_of(path: str) -> int:
@@ -274,37 +261,18 @@ def id_of(path: str) -> int:
     return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def to_expression(where: Condition) -> str:
-    """A condition in Milvus' filter language; every name and value goes through JSON quoting.
-
-    Milvus cannot quote % and _ in a pattern: `contains` takes them for "anything" and "any letter" here.
-    """
-    if isinstance(where, Compare):
-        number = isinstance(where.value, float)
-        if where.column == "path" and number:
-            return "id < 0"
-        sign = "==" if where.sign == "=" else where.sign
-        return _present("numbers" if number else "columns", where.column, f"{sign} {json.dumps(where.value)}")
-    if isinstance(where, Contains):
-        return _present("columns", where.column, f"like {json.dumps(f'%{where.text}%')}")
-    if isinstance(where, Not):
-        return f"not ({to_expression(where.condition)})"
-    joint = " and " if isinstance(where, Every) else " or "
-    return joint.join(f"({to_expression(one)})" for one in where.conditions)
-
-
-def _present(source: str, name: str, test: str) -> str:
-    if name == "path":
-        return f"path {test}"
-    # Without `exists` a missing value makes the test neither true nor false, and `not` of that is not true.
-    column = f"{source}[{json.dumps(name)}]"
-    return f"(exists {column} and {column} {test})"
+def _column_note(column: str) -> str:
+    return _COLUMN + hashlib.blake2b(column.encode(), digest_size=16).hexdigest()
 
 
 def _entity(image: IndexedImage) -> dict[str, Any]:
     if len(image.path.encode()) > _PATH_BYTES:
         raise UserError(
             f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {image.path[:80]}..."
+        )
+    if len(json.dumps(dict(image.columns)).encode()) > _COLUMNS_BYTES:
+        raise UserError(
+            f"{image.path}: columns longer than {_COLUMNS_BYTES} bytes, which Milvus cannot hold: shorten them"
         )
     numbers = {
         name: number for name, text in image.columns.items() if (number := number_of(text)) is not None
@@ -320,7 +288,7 @@ def _entity(image: IndexedImage) -> dict[str, Any]:
     }
 
 
-def _row(entity: dict[str, Any]) -> Row:
+def _row(entity: Mapping[str, Any]) -> Row:
     columns = entity["columns"]
     image = IndexedImage(
         entity["path"],
@@ -332,70 +300,38 @@ def _row(entity: dict[str, Any]) -> Row:
     return Row(int(entity["id"]), image)
 
 
-def _connect(uri: str) -> tuple[Any, str]:
-    try:
-        from pymilvus import MilvusClient
-        from pymilvus.exceptions import MilvusException
-    except ImportError:
-        raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
-    # Its own log repeats, with a traceback, every error that is raised to us anyway.
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-    server, name = uri, "insclr"
-    if "://" in uri:
-        parts = urlsplit(uri)
-        server, name = f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "insclr"
-    if not name.isidentifier():
-        raise UserError(f"{name!r} cannot name a Milvus collection: letters, digits and _ only")
-    began = time.monotonic()
-    with _speaking(uri):
-        try:
-            return MilvusClient(uri=server, timeout=_CONNECT), name
-        except MilvusException:
-            if time.monotonic() - began > _CONNECT / 2:
-                raise
-            # A server closes connections that were idle ("too many pings"): a second attempt opens a new one.
-            return MilvusClient(uri=server, timeout=_CONNECT), name
+def _text(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
 
 
-@contextmanager
-def _speaking(uri: str) -> Iterator[None]:
-    import grpc  # type: ignore[import-untyped]
-    from pymilvus.exceptions import MilvusException
-
-    try:
-        yield
-    except MilvusException as error:
-        raise StoreUnavailable(f"Milvus at {uri} does not answer as it should: {error.message}") from error
-    except grpc.RpcError as error:  # pymilvus lets some through: a deadline, a server that went away
-        reason = error.details() if hasattr(error, "details") else type(error).__name__
-        raise StoreUnavailable(f"Milvus at {uri} does not answer: {reason}") from error
+def _refuse_others(server: MilvusServer) -> None:
+    """Raise UserError when the collection of this name was made by another program."""
+    if not set(_ROW_FIELDS) <= server.describe(server.name)[1]:
+        raise UserError(
+            f"the collection {server.name} at {server.uri} is not a store of insclr: give another name in the address"
+        )
 
 
-def _create_rows(client: Any, name: str, dim: int) -> None:
+def _row_fields(dim: int) -> Fields:
     from pymilvus import DataType
 
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("id", DataType.INT64, is_primary=True)
-    schema.add_field("path", DataType.VARCHAR, max_length=_PATH_BYTES)
-    schema.add_field("hash", DataType.VARCHAR, max_length=128)
-    schema.add_field("size", DataType.INT64)
-    schema.add_field("mtime", DataType.INT64)
-    schema.add_field("columns", DataType.JSON)
-    schema.add_field("numbers", DataType.JSON)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
-    index = client.prepare_index_params()
-    parameters = {"M": 32, "efConstruction": 200}
-    index.add_index("vector", index_type="HNSW", metric_type="COSINE", params=parameters)
-    client.create_collection(name, schema=schema, index_params=index)
+    return {
+        "id": {"datatype": DataType.INT64, "is_primary": True},
+        "path": {"datatype": DataType.VARCHAR, "max_length": _PATH_BYTES},
+        "hash": {"datatype": DataType.VARCHAR, "max_length": 128},
+        "size": {"datatype": DataType.INT64},
+        "mtime": {"datatype": DataType.INT64},
+        "columns": {"datatype": DataType.JSON},
+        "numbers": {"datatype": DataType.JSON},
+        "vector": {"datatype": DataType.FLOAT_VECTOR, "dim": dim},
+    }
 
 
-def _create_notes(client: Any, name: str) -> None:
+def _note_fields() -> Fields:
     from pymilvus import DataType
 
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("name", DataType.VARCHAR, is_primary=True, max_length=64)
-    schema.add_field("text", DataType.VARCHAR, max_length=65535)
-    schema.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # a collection must have a vector
-    index = client.prepare_index_params()
-    index.add_index("unused", index_type="FLAT", metric_type="L2")
-    client.create_collection(name, schema=schema, index_params=index)
+    return {
+        "name": {"datatype": DataType.VARCHAR, "is_primary": True, "max_length": 64},
+        "text": {"datatype": DataType.VARCHAR, "max_length": 65535},
+        UNUSED: {"datatype": DataType.FLOAT_VECTOR, "dim": 2},
+    }

@@ -2,43 +2,36 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids
+from insclr.retrieval.store.milvus_server import Fields, MilvusServer
 from insclr.retrieval.store.regions import no_regions
 from insclr.retrieval.store.rows import MAX_REGIONS, NearestRegions, Regions
 
-_PART, _PAGE = 1000, 10_000  # regions in one message: with vectors, and without
-_ANSWER = 60.0  # seconds
 _COPIED = ("path", "columns", "numbers")  # of the row, so that filters work on regions too
 _PATH_BYTES = 4096
 
 
 class MilvusRegions:
-    """The collection `name`, made when the first regions come; `speaking` turns the client's errors into ours."""
+    """The collection `name`, made when the first regions come."""
 
-    def __init__(
-        self, client: Any, name: str, dim: int, speaking: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._client = client
-        self._name = name
+    def __init__(self, server: MilvusServer, name: str, dim: int) -> None:
+        self._server = server
+        self.name = name
         self._dim = dim
-        self._speaking = speaking
         self._loaded = False
 
     def there(self) -> bool:
         """Whether the store has regions at all."""
-        with self._speaking():
-            there = bool(self._client.has_collection(self._name))
-            if there and not self._loaded:
-                self._client.load_collection(self._name)
-            self._loaded = there
-        return there
+        if not self._loaded and self._server.has(self.name):
+            self._server.load(self.name)
+            self._loaded = True
+        return self._loaded
 
     def replace(self, rows: Sequence[Mapping[str, Any]], regions: Sequence[Regions] | None) -> None:
         """Write the regions of rows in place of those they had; without `regions` they have none any more."""
@@ -46,49 +39,40 @@ class MilvusRegions:
         if regions is None or not any(len(one.boxes) for one in regions):
             return
         if not self.there():
-            with self._speaking():
-                _create(self._client, self._name, self._dim)
+            self._server.create(self.name, _fields(self._dim))
         entities = [
             {name: row[name] for name in _COPIED}
             | {
                 "id": region_id(row["id"], number),
                 "picture": row["id"],
-                "box": [round(float(side), 4) for side in box],
+                "box": {"sides": [round(float(side), 4) for side in box]},  # a server takes objects alone
                 "vector": vector,
             }
             for row, found in zip(rows, regions, strict=True)
             for number, (box, vector) in enumerate(zip(found.boxes, found.descriptors, strict=True))
         ]
-        with self._speaking():
-            for start in range(0, len(entities), _PART):
-                self._client.upsert(self._name, entities[start : start + _PART])
+        self._server.upsert(self.name, entities)
 
     def delete(self, rows: Sequence[int]) -> None:
         """Remove the regions of rows."""
         if not rows or not self.there():
             return
         ids = [region_id(row, number) for row in rows for number in range(MAX_REGIONS)]
-        with self._speaking():
-            for start in range(0, len(ids), _PART):
-                self._client.delete(self._name, ids=ids[start : start + _PART])
+        self._server.delete(self.name, ids)
 
     def ids(self) -> Ids:
         """The ids of the rows that have regions, ascending."""
         if not self.there():
             return np.zeros(0, np.int64)
-        rows: list[int] = []
-        with self._speaking():
-            pages = self._client.query_iterator(self._name, batch_size=_PAGE, output_fields=["picture"])
-            while page := pages.next():
-                rows += [int(one["picture"]) for one in page]
-            pages.close()
-        return np.unique(np.array(rows, dtype=np.int64))
+        found = self._server.every(self.name, "id", ["id", "picture"])
+        return np.unique(np.array([int(one["picture"]) for one in found], dtype=np.int64))
 
     def of(self, rows: Sequence[int] | Ids) -> list[Regions]:
         """The regions of rows in this order; empty for a row that has none."""
         found: dict[int, list[dict[str, Any]]] = {int(row): [] for row in rows}
         if self.there():
-            for entity in self._get([region_id(row, n) for row in found for n in range(MAX_REGIONS)]):
+            ids = [region_id(row, number) for row in found for number in range(MAX_REGIONS)]
+            for entity in self._server.get(self.name, ids, ["picture", "box", "vector"]):
                 found[int(entity["picture"])].append(entity)
         return [_regions(found[int(row)], self._dim) for row in rows]
 
@@ -99,38 +83,12 @@ class MilvusRegions:
         boxes = np.zeros((len(queries), top, 4), dtype=np.float32)
         if not self.there():
             return NearestRegions(ids, similarities, boxes)
-        with self._speaking():
-            answers = self._client.search(
-                self._name,
-                data=[query.tolist() for query in np.asarray(queries, dtype=np.float32)],
-                limit=top,
-                filter=expression,
-                search_params={"metric_type": "COSINE", "params": {"ef": max(512, 4 * top)}},
-                output_fields=["picture", "box"],
-                consistency_level="Strong",
-                timeout=_ANSWER,
-            )
+        answers = self._server.search(self.name, queries, top, expression, ["picture", "box"])
         for place, hits in enumerate(answers):
             ids[place, : len(hits)] = [hit["entity"]["picture"] for hit in hits]
             similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
             boxes[place, : len(hits)] = _boxes([hit["entity"]["box"] for hit in hits])
         return NearestRegions(ids, similarities, boxes)
-
-    def flush(self, timeout: float) -> None:
-        """Seal what was written, so that searches use the index."""
-        if self.there():
-            with self._speaking():
-                self._client.flush(self._name, timeout=timeout)
-
-    def _get(self, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
-        with self._speaking():
-            for start in range(0, len(ids), _PART):
-                yield from self._client.get(
-                    self._name,
-                    ids=ids[start : start + _PART],
-                    output_fields=["picture", "box", "vector"],
-                    timeout=_ANSWER,
-                )
 
 
 def region_id(row: int, number: int) -> int:
@@ -146,22 +104,21 @@ def _regions(entities: Sequence[Mapping[str, Any]], dim: int) -> Regions:
 
 
 def _boxes(kept: Sequence[Any]) -> NDArray[np.float32]:
-    boxes = [json.loads(one) if isinstance(one, str) else list(one) for one in kept]
-    return np.array(boxes, dtype=np.float32).reshape(-1, 4)
+    boxes = [json.loads(one) if isinstance(one, str) else one for one in kept]
+    # Milvus Lite took bare lists, and older stores hold them.
+    sides = [one["sides"] if isinstance(one, dict) else list(one) for one in boxes]
+    return np.array(sides, dtype=np.float32).reshape(-1, 4)
 
 
-def _create(client: Any, name: str, dim: int) -> None:
+def _fields(dim: int) -> Fields:
     from pymilvus import DataType
 
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("id", DataType.INT64, is_primary=True)
-    schema.add_field("picture", DataType.INT64)
-    schema.add_field("path", DataType.VARCHAR, max_length=_PATH_BYTES)
-    schema.add_field("columns", DataType.JSON)
-    schema.add_field("numbers", DataType.JSON)
-    schema.add_field("box", DataType.JSON)
-    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
-    index = client.prepare_index_params()
-    parameters = {"M": 32, "efConstruction": 200}
-    index.add_index("vector", index_type="HNSW", metric_type="COSINE", params=parameters)
-    client.create_collection(name, schema=schema, index_params=index)
+    return {
+        "id": {"datatype": DataType.INT64, "is_primary": True},
+        "picture": {"datatype": DataType.INT64},
+        "path": {"datatype": DataType.VARCHAR, "max_length": _PATH_BYTES},
+        "columns": {"datatype": DataType.JSON},
+        "numbers": {"datatype": DataType.JSON},
+        "box": {"datatype": DataType.JSON},
+        "vector": {"datatype": DataType.FLOAT_VECTOR, "dim": dim},
+    }

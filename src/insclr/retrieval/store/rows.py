@@ -186,6 +186,9 @@ class Store(Protocol):
     def version(self) -> str:
         """Changes whenever the rows change."""
 
+    def settle(self) -> None:
+        """After many writes: have searches find all there is as well as they ever will."""
+
     def close(self) -> None:
         """Let go of files and connections."""
 

@@ -4,7 +4,7 @@ import { byId, element } from "./dom.js";
 import { card } from "./thing_cards.js";
 import * as said from "./said_api.js";
 
-const FIRST = 12;
+const FIRST = 14; // two full rows on a wide screen, seven on a phone
 
 async function show() {
   const place = byId("things");

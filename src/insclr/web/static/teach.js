@@ -79,6 +79,7 @@ function showConflicts(found) {
   };
   place.replaceChildren(element("h2", {}, ["These answers contradict each other"]), ...found.map((each) => element("details", {}, [
     element("summary", {}, [`An answer does not fit ${each.chain.length} earlier one${each.chain.length === 1 ? "" : "s"}`]),
+    element("p", { class: "hint" }, [each.asked_again ? "One of them is probably a slip: they are set aside and asked again." : "The earlier ones hold until you take one back."]),
     row(each.answer, "you said: "),
     ...each.chain.map((one) => row(one, "but before: ")),
   ])));
@@ -116,10 +117,11 @@ byId("learn").addEventListener("click", async () => {
 function showProof(found) {
   if (!found) return;
   pair = found.query ? found : null;
+  byId("proof").dataset.pairs = found.judged;
   byId("proof").replaceChildren(...found.sentences.map((text) => element("p", {}, [text])));
   if (!byId("judging").hidden && pair) {
-    byId("judged-query").src = pair.query.picture;
-    byId("judged-result").src = pair.result.picture;
+    for (const [id, picture] of [["judged-query", pair.query], ["judged-result", pair.result]])
+      Object.assign(byId(id), { src: picture.picture, title: picture.path });
   }
   if (!pair) byId("judging").hidden = true;
 }

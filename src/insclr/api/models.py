@@ -1,0 +1,168 @@
+"""Models and what they make of images: load, check, embed, whiten."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.data.given import Images, Picture, as_list, in_memory
+from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
+from insclr.engine.opened import OpenedModel, open_in_memory, open_model
+from insclr.model.stored import find_model_file, with_weights
+from insclr.recipe import DescriptorRecipe
+from insclr.retrieval.describe import descriptor_settings
+from insclr.retrieval.describer import ModelDescriber
+
+if TYPE_CHECKING:
+    from insclr.data.check import CheckReport
+    from insclr.model.model_file import Model
+
+
+AnyModel: TypeAlias = "Model | OpenedModel | str | Path"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Unit vectors (N, D), the path of each, and (path, reason) of the images that could not be read.
+
+    `not_read` counts by kind what else the folder holds, such as videos where their reader is not installed.
+    """
+
+    paths: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    unreadable: tuple[tuple[str, str], ...] = ()
+    not_read: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+class Describing(TypedDict, total=False):
+    """How a model is loaded and describes images: the options of `load`."""
+
+    weights: str | Path
+    size: int
+    fit: str
+    scales: str | Sequence[float]
+    device: str
+    engine: str
+
+
+def load(
+    model: AnyModel,
+    *,
+    weights: str | Path = "",
+    size: int = 0,
+    fit: str = "",
+    scales: str | Sequence[float] = "",
+    device: str = "auto",
+    engine: str = "auto",
+) -> OpenedModel:
+    """The model of this name, ready to describe images: a run folder, a model file, or pretrained:NAME.
+
+    `weights` is a file for a pretrained network. `size`, `fit` ("longest" or "square") and `scales` change how it
+    describes images. `engine` runs the network: auto, torch, onnx or openvino; `.network` is torch's.
+
+    >>> model = insclr.load("pretrained:efficientnet_lite0", size=160)
+    >>> model.recipe.descriptor.size
+    160
+    """
+    listed = scales if isinstance(scales, str) else ",".join(map(str, scales))
+    unchanged = not (size or fit or listed) and device == engine == "auto"
+    if isinstance(model, OpenedModel) and unchanged:
+        return model
+
+    def settings(remembered: DescriptorRecipe) -> DescriptorRecipe:
+        return descriptor_settings(remembered, size, fit, listed)
+
+    if isinstance(model, str | Path):
+        return open_model(with_weights(model, weights), engine=engine, device=device, settings=settings)
+    given = model.as_model() if isinstance(model, OpenedModel) else model
+    return open_in_memory(given, engine=engine, device=device, settings=settings)
+
+
+def require(model: AnyModel, device: str = "auto", engine: str = "auto", **_: object) -> None:
+    """Refuse names that nothing has, before what bears them is loaded."""
+    require_engine(engine, device)
+    if isinstance(model, str | Path):
+        find_model_file(model)
+
+
+def check(images: Images, *, workers: int = -1) -> "CheckReport":
+    """Look at every image: how many can be read, their formats and sizes, exact duplicates, what is not read and why.
+
+    >>> report = insclr.check("PHOTOS")
+    >>> report.usable, report.unreadable
+    (24, ())
+    """
+    from insclr.data.check import check_images
+
+    return check_images(as_list(images), default_workers() if workers < 0 else workers)
+
+
+def embed(
+    model: AnyModel,
+    images: Images | Picture | Sequence[Picture],
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+) -> Embedded:
+    """Describe images by unit vectors: their inner product says how likely two show the same thing.
+
+    Takes a folder, a list file, one path, several paths, or images in memory (PIL or uint8 arrays). What cannot be
+    read has no row: it is listed in `unreadable` with the reason.
+
+    >>> found = insclr.embed("RUN", "PHOTOS")
+    >>> found.vectors.shape, len(found.paths), found.unreadable
+    ((24, 512), 24, ())
+    """
+    require(model, device, engine)
+    pictures = in_memory(images)
+    listed = as_list(images) if pictures is None else None  # type: ignore[arg-type]
+    loaded = load(model, device=device, engine=engine)
+    describer, skipped = ModelDescriber(loaded.source, loaded), Skipped()
+    if pictures is not None:
+        return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
+    assert listed is not None
+    vectors, _ = describer.files(listed, skipped)
+    readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
+    paths = tuple(listed.paths[i] for i in readable)
+    return Embedded(paths, vectors[readable], tuple(skipped), listed.not_read)
+
+
+def whiten(
+    model: AnyModel,
+    images: Images,
+    out: str | Path,
+    *,
+    dim: int = 0,
+    power: float = 0.5,
+    labels: str | Path | None = None,
+    device: str = "auto",
+) -> "Model":
+    """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
+
+    PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can.
+
+    >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
+    16
+    """
+    require(model, device)
+    listed = as_list(images)
+
+    from insclr.jobs.whiten import whiten_model
+    from insclr.model.device import place
+    from insclr.model.model_file import load_model, resolve_model
+
+    if isinstance(model, str | Path):
+        model = resolve_model(model)
+    loaded = model.as_model() if isinstance(model, OpenedModel) else model
+    place(loaded.network, device)
+    truth = None if labels is None else Path(labels)
+    whiten_model(loaded, listed, Path(out), dim=dim, power=power, labels=truth)
+    return load_model(out)

@@ -1,0 +1,182 @@
+"""Stores: index, search, duplicates, cluster, and what people said of them."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from insclr.api.models import AnyModel, load, require
+from insclr.data.decode import Box
+from insclr.data.given import Images, Photo, as_list, as_picture, is_several
+from insclr.errors import UserError
+from insclr.retrieval.describer import ModelDescriber, describer_of
+from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.query import details_of
+from insclr.retrieval.search import Match, Search, search_set
+from insclr.retrieval.store import open_store
+
+if TYPE_CHECKING:
+    pass
+
+
+def index(
+    model: AnyModel,
+    images: Images,
+    store: str | Path,
+    *,
+    prune: bool = False,
+    verify: bool = False,
+    regions: bool = False,
+    local: bool = False,
+    asmk: bool = False,
+    size: int = 0,
+    device: str = "auto",
+    engine: str = "auto",
+) -> IndexReport:
+    """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
+
+    `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
+    `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
+    are described.
+
+    >>> report = insclr.index("RUN", "PHOTOS", "STORE")
+    >>> report.total, list(report.skipped)
+    (24, [])
+    """
+    require(model, device, engine)
+    listed = as_list(images)
+    loaded = load(model, device=device, engine=engine)
+    describer = ModelDescriber(loaded.source, loaded, size=size)
+    return index_images(
+        describer, listed, store, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
+    )
+
+
+def search(
+    store: str | Path,
+    query: Photo | Sequence[Photo],
+    *,
+    box: Box | None = None,
+    top: int = 20,
+    min_score: float = 0.0,
+    where: str = "",
+    rerank: str = "",
+    ranking: str = "global",
+    model: str = "",
+    device: str = "auto",
+    engine: str = "auto",
+) -> list[Match]:
+    """The images of a store that show the thing in a photo, best first; several photos are one thing seen many times.
+
+    `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
+    such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
+    they were indexed. `model` names the store's model where it has moved.
+
+    >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
+    >>> matches[0].path, matches[0].likely
+    ('thing3-1.png', True)
+    """
+    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
+    queries: list[Any] = list(query) if is_several(query) else [query]
+    opened = open_store(store)
+    try:
+        describer = describer_of(opened.info, model, workers=0, device=device, engine=engine)
+        images = [as_picture(one, None if box else describer.longest) for one in queries]
+        details = details_of(
+            describer,
+            images,
+            box,
+            [partial(as_picture, one) for one in queries],
+            ranking=ranking,
+            verifier=asked.verifier,
+        )
+        vectors = describer.images(images, [box] * len(images), own_size=ranking == "regions")
+        return search_set(opened, vectors, asked, details)
+    finally:
+        opened.close()
+
+
+def duplicates(store: str | Path) -> list[list[str]]:
+    """Groups of near-identical images of a store, by their paths, the largest group first.
+
+    >>> insclr.duplicates("STORE")
+    []
+    """
+    from insclr.retrieval.duplicates import duplicates as find_duplicates
+
+    opened = open_store(store)
+    try:
+        return [[row.image.path for row in group] for group in find_duplicates(opened)]
+    finally:
+        opened.close()
+
+
+def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int = 2) -> list[list[str]]:
+    """Groups of images of the same thing, by their paths: the largest group first, in it the most typical image.
+
+    `out` is a folder for clusters.csv and contact sheets.
+
+    >>> groups = insclr.cluster("STORE", "GROUPS")
+    >>> len(groups[0]) >= 2
+    True
+    """
+    from insclr.report.cluster_sheets import write_clusters
+    from insclr.retrieval.cluster import cluster as find_clusters
+
+    opened = open_store(store)
+    try:
+        groups = find_clusters(opened, min_size)
+        if out is not None:
+            write_clusters(groups, opened, Path(out))
+        return [[row.image.path for row in group.rows] for group in groups]
+    finally:
+        opened.close()
+
+
+def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
+    """The name of every photo that has one, by its path; those that joined a named thing by their score among them.
+
+    `source` names photos first: a CSV (path, name), another store, or the word "folders" for the photos' folders.
+
+    >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
+    'Blue vase'
+    """
+    from insclr.retrieval.names import import_names, named_rows
+
+    opened = open_store(store)
+    try:
+        if source:
+            import_names(opened, str(source))
+        return {row.image.path: name for name, row, _ in named_rows(opened)}
+    finally:
+        opened.close()
+
+
+def answers(
+    store: str | Path, query: str = "", *, same: Sequence[str] = (), different: Sequence[str] = ()
+) -> list[str]:
+    """Say which photos show the same thing as `query` and which do not, by their paths in the store.
+
+    Gives back the contradictions in all that was said; `insclr answers undo` takes an answer back, `insclr.train`
+    learns from them with `answers=STORE`.
+
+    >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
+    []
+    """
+    from insclr.retrieval.said import answer, closed, read_said
+
+    opened = open_store(store)
+    try:
+        rows = opened.rows_by_path()
+        missing = [path for path in (query, *same, *different) if path and path not in rows]
+        if missing:
+            raise UserError(f"{store} has no photo {missing[0]!r}: name photos as `insclr search` does.")
+        if query:
+            alike, others = ([rows[path].image.hash for path in paths] for paths in (same, different))
+            opened.append([answer(rows[query].image.hash, alike, others)])
+        found = closed(read_said(opened)).unsettled()
+        return [
+            f"{one.link.source} does not fit {', '.join(each.source for each in one.chain)}" for one in found
+        ]
+    finally:
+        opened.close()

@@ -1,0 +1,45 @@
+"""What a run is asked for is fitted to the photos before anything is made."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from insclr.data.images import list_images
+from insclr.recipe import Recipe, load_recipe
+from insclr.training.request import at_fitting_size
+
+
+def sizes(recipe: Recipe) -> set[int]:
+    views = {side for each in recipe.rounds for side in (each.plain_size, each.augmented_size)}
+    return {recipe.descriptor.size, recipe.large_size} | views
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number, size in enumerate([(300, 200), (320, 240), (64, 64)]):
+        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["fast", "default", "thorough"])
+def test_photos_with_enough_pixels_are_seen_larger(name: str, photos: Path) -> None:
+    assert sizes(at_fitting_size(load_recipe(name), list_images(photos))) == {224, 0}
+
+
+def test_small_photos_are_not_enlarged(photos: Path) -> None:
+    (photos / "0.png").unlink()
+    Image.new("RGB", (200, 220)).save(photos / "1.png")
+    assert sizes(at_fitting_size(load_recipe("fast"), list_images(photos))) == {160, 0}
+
+
+@pytest.mark.parametrize("change", ["descriptor.size=96", "rounds.0.plain_size=96"])
+def test_a_size_set_by_hand_holds(change: str, photos: Path) -> None:
+    recipe = load_recipe("fast", (change,))
+    assert at_fitting_size(recipe, list_images(photos)) == recipe
+    assert 96 in sizes(recipe)
+
+
+def test_the_large_size_itself_can_be_set(photos: Path) -> None:
+    recipe = load_recipe("fast", ("large_size=240", "rounds.0.plain_size=96"))
+    assert sizes(at_fitting_size(recipe, list_images(photos))) == {240, 0}
