@@ -213,6 +213,8 @@ def test_a_store_of_an_earlier_version_is_read(store: LocalStore) -> None:
             "DROP TRIGGER outdated_deleted; DROP TRIGGER outdated_changed; DROP TABLE outdated"
         )
     reader = LocalStore(Path(store.uri))
+    with reader.writing():
+        pass
     assert reader.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 701))
     LocalStore.create(Path(store.uri), INFO).close()
     again = LocalStore(Path(store.uri))
