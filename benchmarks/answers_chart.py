@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 48, 190, 20, 44
+LINE = 15  # pixels between two names
 COLOURS = ("#4f46e5", "#12915a", "#b45309", "#be185d", "#64748b", "#0e7490")
 
 
@@ -43,13 +44,21 @@ def chart(curves: dict[str, list[tuple[int, float]]]) -> str:
     parts.append(
         f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle" fill="#555">screens answered</text>'
     )
+    ends = []
     for (title, curve), colour in zip(curves.items(), COLOURS, strict=False):
         places = [at(x, y) for x, y in curve]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-        x, y = places[-1]
-        parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(title)}</text>')
+        ends.append((places[-1], title, colour))
+    lowest = 0.0
+    for (x, y), title, colour in sorted(ends, key=lambda end: end[0][1]):
+        lowest = max(y, lowest + LINE)  # below the name before it
+        edge = WIDTH - RIGHT + 10
+        parts.append(
+            f'<path d="M{x:.1f} {y:.1f}L{edge} {lowest:.1f}" stroke="{colour}" stroke-dasharray="1 3" fill="none"/>'
+        )
+        parts.append(f'<text x="{edge + 4}" y="{lowest + 4:.1f}" fill="{colour}">{escape(title)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

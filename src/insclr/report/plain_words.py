@@ -54,9 +54,9 @@ def _better(run: RunRecord) -> str:
             f"pretrained network has {searched['before']:.1f}, both with {searched['views']} views of every photo, "
             "as `insclr index` describes them."
         )
-    if len(maps) > 1:
+    elif len(maps) > 1:
         told.append(
-            f"{'Along training' if searched else 'By the labels, along training'}, with one view of every photo, "
+            "By the labels, along training, with one view of every photo, "
             f"mean average precision went from {maps[0]:.1f} to {maps[-1]:.1f}. It begins where the last layer is "
             "fitted to the photos without training, not at the pretrained network."
         )
@@ -65,7 +65,7 @@ def _better(run: RunRecord) -> str:
             "Only you can say: judge 30 results on the Teach page of `insclr serve STORE`. What you find is "
             "then told here."
         )
-    return " ".join(told)
+    return "\n".join(told)
 
 
 def _left_out(run: RunRecord) -> str:

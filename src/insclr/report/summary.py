@@ -77,7 +77,8 @@ def _along_training(run: RunRecord) -> list[Card]:
     """mAP as the run itself measured it: one view of each photo, from the start in closed form."""
     maps = [value for _, value in run.maps()]
     if len(maps) > 1:
-        text = f"mAP along training, one view a photo: start → {'end' if run.finished else 'so far'}"
+        end = "end" if run.finished else "so far"
+        text = f"mAP along training, one view a photo: start in closed form → {end}"
         return [Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0])]
     return [Card(f"{maps[0]:.1f}", "mAP at the start, one view a photo")] if maps else []
 
