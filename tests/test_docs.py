@@ -11,7 +11,7 @@ import typer
 from insclr.cli import app, main
 
 _ROOT = Path(__file__).parents[1]
-_PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_PAGES = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").glob("*.md"))]
 
 
 def _blocks(page: Path, language: str) -> list[str]:
