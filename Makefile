@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-milvus attack soak lint bench clean
+.PHONY: demo test test-slow test-milvus attack soak bench dist try-dist clean
 
 demo: $(VENV)/.core
 	$(BIN)/insclr demo --out demo
@@ -32,6 +32,17 @@ soak: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+# Wheel and sdist, built twice and compared.
+dist: $(VENV)/.dev
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python .ci/dist.py
+
+# The wheel alone in an empty environment, by the ranges of pyproject.toml: the demo, and a search in what it indexed.
+try-dist: dist
+	rm -rf build/try && $(PYTHON) -m venv build/try
+	build/try/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[web]"
+	cd build/try && bin/insclr demo --out demo
+	cd build/try && bin/insclr search demo/store "$$(find demo -name '*.jpg' | sort | head -1)" --top 5
 
 # torch and torchvision first and pinned, so that nothing that needs them can bring another build.
 $(VENV)/.core: pyproject.toml constraints.txt

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+import insclr
 
 _ROOT = Path(__file__).parents[1]
 _PAGE = (_ROOT / "CONTRIBUTING.md").read_text()
@@ -86,3 +86,7 @@ def test_the_files_that_it_names_exist() -> None:
     assert "tests/retrieval/conftest.py" in named
     for path in named:
         assert "toy" in path or (_ROOT / path).exists(), path
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    assert f"\nversion: {insclr.__version__}\n" in (_ROOT / "CITATION.cff").read_text()

@@ -1,7 +1,6 @@
 """One writer at a time, for as long as its process lives."""
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -27,6 +26,10 @@ def only_writer(file: Path, wait: float) -> Iterator[None]:
 
 
 def _take(handle: int, file: Path, wait: float) -> None:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise UserError("insclr runs on Linux and macOS; on Windows, run it in WSL.") from error
     end = time.monotonic() + wait
     while True:
         try:
