@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from insclr.errors import UserError
 
 _LOOK = 0.5  # seconds between two looks for what other ranks leave
+PATIENCE = 3600.0  # seconds that another process may take to put the shares together
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from insclr.retrieval.describe import describe_images
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.ranking import check_ranking
 from insclr.retrieval.reranker_names import require_known, verifier_name
-from insclr.shards import shard_of
+from insclr.shards import Shard, shard_of
 
 if TYPE_CHECKING:
     from insclr.evaluation.compare import Comparison
@@ -47,13 +47,7 @@ def evaluate(
     >>> 0 < result.map <= 100
     True
     """
-    if (labels is None) == (not protocol) or (protocol and root is None):
-        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
-    own = shard_of(shard)
-    if parts is None and not own.whole:
-        raise UserError(
-            "Say with --parts in which folder the shards leave their descriptors: all must see it."
-        )
+    own = _own_shard(labels, protocol, root, shard, parts)
     require(model, **describing)
     _require_ranking(rerank, ranking, protocol)
     truth = read_labels(labels) if labels is not None else None
@@ -88,6 +82,20 @@ def evaluate(
         )
     others = read_distractors(Path(distractors), describe.blocks) if distractors else None
     return measure_protocol(benchmark, describe, reranker, others, allow_missing=allow_missing)
+
+
+def _own_shard(
+    labels: str | Path | None, protocol: str, root: str | Path | None, shard: str, parts: str | Path | None
+) -> Shard:
+    """The share of the images that this process describes; refuses what cannot be measured."""
+    if (labels is None) == (not protocol) or (protocol and root is None):
+        raise UserError("Say what to measure: either --labels CSV, or --protocol NAME --root DIR.")
+    own = shard_of(shard)
+    if parts is None and not own.whole:
+        raise UserError(
+            "Say with --parts in which folder the shards leave their descriptors: all must see it."
+        )
+    return own
 
 
 def _require_ranking(rerank: str, ranking: str, protocol: str) -> None:

@@ -3,13 +3,16 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from insclr.cli import app, say_when_stopped
 from insclr.cli.photos import Images, listed
 from insclr.shards import shard_of
+
+if TYPE_CHECKING:
+    from insclr.evaluation.results import LabelResult, ProtocolResult
 
 
 class Unit(StrEnum):
@@ -89,6 +92,15 @@ RegionSize = Annotated[
 ]
 
 
+def _draw(result: "LabelResult | ProtocolResult", chart: Path, title: str) -> None:
+    """The chart of how far the score means what it says."""
+    from insclr.evaluation.results import LabelResult
+    from insclr.report.reliability import write_reliability
+
+    assert isinstance(result, LabelResult)
+    write_reliability(result, chart, title=title)
+
+
 @app.command()
 def evaluate(
     model: ModelName,
@@ -150,11 +162,7 @@ def evaluate(
         typer.echo(str(unfinished))
         return
     if chart is not None:
-        from insclr.evaluation.results import LabelResult
-        from insclr.report.reliability import write_reliability
-
-        assert isinstance(result, LabelResult)
-        write_reliability(result, chart, title=f"{model} on {labels}")
+        _draw(result, chart, title=f"{model} on {labels}")
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
 

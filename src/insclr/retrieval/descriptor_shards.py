@@ -20,12 +20,10 @@ from insclr.retrieval.descriptor_file import (
     skipped_file,
     write_tables,
 )
-from insclr.shards import Shard, left_to_do
+from insclr.shards import PATIENCE, Shard, left_to_do
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
-
-_PATIENCE = 3600.0  # seconds that another process may take to put the shares together
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class _Shares:
 
     def merge(self) -> None:
         """Write the whole file from all shares, and remove those; UserError when one is of another list of images."""
-        with only_writer(self._folder / "lock", _PATIENCE):
+        with only_writer(self._folder / "lock", PATIENCE):
             if self._merged():
                 return
             skipped = Skipped()

@@ -25,9 +25,7 @@ from insclr.retrieval.index import (
     unchanged,
 )
 from insclr.retrieval.store import StoreInfo, create_store, is_milvus, open_store
-from insclr.shards import Shard, left_to_do
-
-_PATIENCE = 3600.0  # seconds that another process may take to put the shares together
+from insclr.shards import PATIENCE, Shard, left_to_do
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class _Shares:
 
     def merge(self, options: dict[str, Any]) -> IndexReport | None:
         """Bring the store up to date with what all shards described; None when another one has done so."""
-        with only_writer(self._folder / "lock", _PATIENCE):
+        with only_writer(self._folder / "lock", PATIENCE):
             if self._merged():
                 return None
             with self._described() as described:
