@@ -55,6 +55,27 @@ def store(milvus_uri: str) -> Iterator[MilvusStore]:
     store.close()
 
 
+@pytest.mark.parametrize("step", ["create_collection", "create_index"])
+def test_what_another_process_made_a_moment_ago_is_taken_as_it_is(
+    milvus_uri: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The other makes it between our look and our own making."""
+    call = MilvusServer._call
+    raced = []
+
+    def racing(self: MilvusServer, method: str, *arguments: object, **named: object) -> object:
+        if method == step:
+            raced.append(method)
+            call(self, method, *arguments, **named)  # type: ignore[arg-type]  # the other's
+        return call(self, method, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MilvusServer, "_call", racing)
+    store = create_store(milvus_uri, INFO)
+    store.upsert(pictures(3), unit_vectors(3))
+    assert (store.count(), bool(raced)) == (3, True)
+    store.close()
+
+
 def test_a_real_server_shows_what_was_just_written(real_uri: str) -> None:
     """The one test of the real server that is not slow."""
     store, vectors = create_store(real_uri, INFO), unit_vectors(30)

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,20 +77,18 @@ class MilvusServer:
             schema = self._client.create_schema(auto_id=False, description=description)
             for name, field in fields.items():
                 schema.add_field(name, **field)
-            try:
+            with _unless(lambda: self.has(collection)):
                 self._call("create_collection", collection, schema=schema)
-            except StoreUnavailable:
-                if not self.has(collection):  # another process has not made it in the meantime
-                    raise
-        if not self._call("list_indexes", collection):
+        if not self._indexes(collection):
             index = self._client.prepare_index_params()
             index.add_index(vector, **(_SCAN if vector == UNUSED else _INDEX))
-            self._call("create_index", collection, index)
+            with _unless(lambda: bool(self._indexes(collection))):
+                self._call("create_index", collection, index)
         self.load(collection)
 
     def load(self, collection: str) -> None:
         """Have the server hold a collection ready to be read."""
-        if not self._call("list_indexes", collection):
+        if not self._indexes(collection):
             raise UserError(HALF_MADE.format(uri=self.uri))
         self._call("load_collection", collection, timeout=_LOAD)
 
@@ -164,7 +162,7 @@ class MilvusServer:
             except MilvusException as error:  # one that is asked too often does it later, by itself
                 if not _is_denied(error):
                     raise
-        index = self._call("list_indexes", collection)[0]
+        index = self._indexes(collection)[0]
         while self._call("describe_index", collection, index).get("pending_index_rows"):
             if time.monotonic() > end:
                 return False
@@ -174,6 +172,9 @@ class MilvusServer:
     def close(self) -> None:
         """Leave the server."""
         self._client.close()
+
+    def _indexes(self, collection: str) -> list[str]:
+        return list(self._call("list_indexes", collection))
 
     def _reading(self, method: str, collection: str, **arguments: Any) -> Any:
         # "Session" would wait for our own writes alone, but not for deletions: Milvus 2.3 gives those no time.
@@ -197,6 +198,16 @@ class MilvusServer:
                     if not _is_passing(error) or time.monotonic() > deadline:
                         raise
                     time.sleep(_BUSY)
+
+
+@contextmanager
+def _unless(made: Callable[[], bool]) -> Iterator[None]:
+    """Making something that another process may have made since it was looked for: that it is there is enough."""
+    try:
+        yield
+    except StoreUnavailable:
+        if not made():
+            raise
 
 
 def _parsed(uri: str) -> tuple[str, str]:
