@@ -11,7 +11,7 @@ demo: $(VENV)/.core
 
 # The documentation as a site in build/site, to be read without a network.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
 
 test: $(VENV)/.dev

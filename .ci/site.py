@@ -115,7 +115,7 @@ def _command_text(command: Any, context: Any) -> str:
     rows = [f"| <code>{_cell(name)}</code> | {_cell(text)} |" for name, text in filter(None, records)]
     rows = [row for row in rows if "--help" not in row]
     heading = [f"### {context.command_path}", "", inspect.cleandoc(command.help or ""), ""]
-    return "\n".join([*heading, "```text", usage, "```", "", "| | |", "|---|---|", *rows, ""])
+    return "\n".join([*heading, "```text", usage, "```", "", "| option | meaning |", "|---|---|", *rows, ""])
 
 
 def _command_row(command: Any, context: Any) -> str:
