@@ -104,11 +104,21 @@ def test_the_story_of_the_readme(
 
 
 @pytest.mark.slow
-def test_the_first_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """docs/getting-started.md, command by command, but for the page that would wait for visitors."""
     monkeypatch.chdir(tmp_path)
+    said = {}
     for name, line in _commands():
         if name == "getting-started.md" and not line.startswith("insclr serve"):
             assert _call(shlex.split(line)[1:]) == 0, line
+            said[line.split()[1]] = capsys.readouterr().out
+    before, after = (
+        float(re.search(rf"^{name} +([\d.]+)", said["compare"], re.MULTILINE)[1])  # type: ignore[index]
+        for name in ("pretrained:efficientnet_lite0", "RUN")
+    )
+    assert after > before + 5  # the page shows 14
+    assert re.findall(r"maybe|sure", said["search"])
     assert (tmp_path / "RUN" / "report.html").exists()
     assert (tmp_path / "difference.html").exists()
