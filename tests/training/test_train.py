@@ -272,7 +272,7 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_learning_rate(
             next(network.backbone.late_parameters().__iter__()).fill_(float("nan"))
         return network
 
-    monkeypatch.setattr("insclr.training.train.create_network", broken)
+    monkeypatch.setattr("insclr.training.stages.create_network", broken)
     changes = ("network.start=random", "network.keep_start=0")
     with pytest.raises(UserError, match="not finite") as raised:
         train(small_collection, tmp_path / "run", tiny, changes=changes)
