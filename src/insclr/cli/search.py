@@ -10,6 +10,8 @@ from insclr.cli import app, say_when_stopped
 from insclr.cli.evaluation import (
     Device,
     EngineOption,
+    LocalFeatures,
+    LocalMatcher,
     ModelName,
     Rerank,
     ShardOption,
@@ -45,6 +47,8 @@ def index(
     local: Annotated[
         bool, typer.Option("--local", help="Keep local features, for --rerank geometric (54 kB a photo).")
     ] = False,
+    local_features: LocalFeatures = "",
+    local_matcher: LocalMatcher = "",
     asmk: Annotated[
         bool, typer.Option("--asmk", help="Keep local descriptors, for --ranking asmk (2 kB a photo).")
     ] = False,
@@ -65,6 +69,9 @@ def index(
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
     require(model, device, engine)
+    from insclr.retrieval.local.extractor import open_extractor
+
+    extractor = open_extractor(local_features, local_matcher)
     found = listed(images)
     from insclr.engine.opened import open_model
     from insclr.retrieval.describer import ModelDescriber
@@ -73,7 +80,16 @@ def index(
 
     describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
     report = index_shard(
-        describer, found, store, own, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
+        describer,
+        found,
+        store,
+        own,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
+        extractor=extractor,
+        asmk=asmk,
     )
     for path, reason in report.skipped if isinstance(report, IndexReport) else report.described.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)

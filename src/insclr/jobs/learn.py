@@ -13,6 +13,7 @@ from insclr.files import is_there
 from insclr.jobs.train import train
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import Store, open_store
 from insclr.retrieval.view_features import FeatureDescriber
@@ -83,14 +84,14 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
             if only_last
             else ModelDescriber(name, model, size=size)
         )
-        parts = _kept_parts(old)
+        extractor, asmk = _kept_parts(old)
         report = index_images(
             describer,
             _images(old),
             out / "store",
             regions=old.has_regions(),
-            local=parts["local"],
-            asmk=parts["asmk"],
+            extractor=extractor,
+            asmk=asmk,
         )
         new = open_store(out / "store")
         try:
@@ -133,11 +134,12 @@ def _features(store: Store) -> Path:
     return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
-def _kept_parts(store: Store) -> dict[str, bool]:
-    """Which parts of its photos are kept beside a store, as options of `index_images`."""
+def _kept_parts(store: Store) -> tuple[Extractor | None, bool]:
+    """What makes the local features that are kept beside a store, if any are, and whether ASMK's are."""
     kept = KeptParts(store.parts)
     try:
-        return {"local": bool(kept.hashes("sift")), "asmk": kept.note("asmk") is not None}
+        extractor = kept_extractor(kept) if has_local_features(kept) else None
+        return extractor, kept.note("asmk") is not None
     finally:
         kept.close()
 
