@@ -196,38 +196,41 @@ def test_names_import(tmp_path: Path, kills: int, note: Note) -> None:
 
 
 def test_learn(images: Path, tmp_path: Path, kills: int, note: Note) -> None:
-    store, arguments = tmp_path / "store", ["--recipe", "fast"]
+    """Every second kill hits a `learn` that goes on after one; the features of the photos are made anew each time."""
+    bare, arguments = tmp_path / "store", ["--recipe", "fast"]
     arguments += [word for change in SETTINGS.split() for word in ("--set", change)]
-    whole("index", MODEL, images, "--store", store)
-    opened = open_store(store)
+    whole("index", MODEL, images, "--store", bare)
+    opened = open_store(bare)
     rows = sorted(opened.rows_by_path().items())
     for number, begin in enumerate(range(0, 40, 10)):
         named = [row.image.hash for _, row in rows[begin : begin + 5]]
         opened.append(name_thing(f"thing-{number:04x}", f"name {number}", named))
     opened.close()
-    journal, before = journal_of(store), rows_of(store)
-    seconds = whole("learn", store, "--out", tmp_path / "whole", *arguments)
+    journal, before = journal_of(bare), rows_of(bare)
+    shutil.copytree(bare, tmp_path / "unbroken")
+    seconds = whole("learn", tmp_path / "unbroken", "--out", tmp_path / "whole", *arguments)
     expected = safetensors.torch.load_file(tmp_path / "whole" / "run" / "model.safetensors")
     rows_expected = rows_of(tmp_path / "whole" / "store")
-    dice, hit, number = random.Random(8), 0, 0
-    out = tmp_path / "out-0"
-    for _ in range(kills):
-        at_work = kill_at(dice.uniform(0.1, 0.9) * seconds, "learn", store, "--out", out, *arguments)
-        hit += at_work
-        assert journal_of(store) == journal
-        assert same(rows_of(store), before)
-        if not at_work:  # it was done: the next kills hit another one
-            number += 1
-            out = tmp_path / f"out-{number}"
-    if at_work:
-        whole("learn", store, "--out", out, *arguments)
-    for done in sorted(tmp_path.glob("out-*")):
-        found = safetensors.torch.load_file(done / "run" / "model.safetensors")
+    dice, hit = random.Random(8), 0
+    for number in range(0, kills, 2):
+        store, out = tmp_path / f"s{number}", tmp_path / f"out-{number}"
+        shutil.copytree(bare, store)
+        at_work = True
+        for _ in range(min(2, kills - number)):
+            if at_work:
+                moment = dice.uniform(0.05, 0.8) * seconds
+                at_work = kill_at(moment, "learn", store, "--out", out, *arguments)
+                hit += at_work
+            assert journal_of(store) == journal
+            assert same(rows_of(store), before)
+        if at_work:
+            whole("learn", store, "--out", out, *arguments)
+        found = safetensors.torch.load_file(out / "run" / "model.safetensors")
         assert all(torch.equal(found[key], expected[key]) for key in expected)
-        assert same(rows_of(done / "store"), rows_expected)
-        assert journal_of(done / "store") == journal
-        assert not list(done.rglob("*.part"))
-        for line in (done / "run" / "metrics.jsonl").read_text().splitlines():
+        assert same(rows_of(out / "store"), rows_expected)
+        assert journal_of(out / "store") == journal
+        assert not list(out.rglob("*.part"))
+        for line in (out / "run" / "metrics.jsonl").read_text().splitlines():
             json.loads(line)
     note(
         f"kill -9 x {kills} ({hit} at work): learn",
