@@ -38,7 +38,7 @@ def keep_features(store: Store, kept: KeptParts, extractor: Extractor) -> None:
 def drop_gone(store: Store, kept: KeptParts) -> None:
     """Forget what is kept of images that are no longer in the store."""
     there = {row.image.hash for row in store.rows_by_path().values()}
-    kept.drop(set().union(*map(kept.hashes, TABLES)) - there)
+    kept.drop(set[str]().union(*map(kept.hashes, TABLES)) - there)
 
 
 def image_contents(store: Store, rows: list[Row]) -> Iterator[tuple[Row, bytes]]:
