@@ -69,15 +69,14 @@ def index(
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
     require(model, device, engine)
-    from insclr.retrieval.local.extractor import open_extractor
-
-    extractor = open_extractor(local_features, local_matcher)
     found = listed(images)
     from insclr.engine.opened import open_model
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import IndexReport
     from insclr.retrieval.index_shards import index_shard
+    from insclr.retrieval.local.extractor import open_extractor
 
+    extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
     describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
     report = index_shard(
         describer,
