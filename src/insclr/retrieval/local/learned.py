@@ -55,7 +55,8 @@ class Disk:
         """The strongest points of an image, or of the part of it inside a box."""
         part = visible_part(image.convert("RGB"), box)
         pixels = np.asarray(part.image)
-        if min(part.image.size) < _LEAST_SIDE or np.ptp(pixels) < _LEAST_CONTRAST:
+        contrast = np.ptp(pixels, axis=(0, 1)).max()  # of the channel that varies most
+        if min(part.image.size) < _LEAST_SIDE or contrast < _LEAST_CONTRAST:
             return part.nothing(learned=True)
         batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float() / 255  # (1, 3, height, width)
         with self._turn:
