@@ -128,6 +128,16 @@ def test_an_image_is_found_in_itself_and_points_lie_where_a_box_is(weights: Path
         assert verify(disk.extract(empty), disk.extract(empty), match=disk.match) is None
 
 
+def test_a_crop_is_found_where_it_was_cut_and_nowhere_else(weights: Path) -> None:
+    disk, image = opened(weights / "disk.pth"), textured(1, 240)
+    found = verify(disk.extract(image.crop((20, 15, 220, 215))), disk.extract(image), match=disk.match)
+    assert found is not None
+    np.testing.assert_allclose(
+        found.transform, [[200 / 240, 0, 20 / 240], [0, 200 / 240, 15 / 240]], atol=0.01
+    )
+    assert verify(disk.extract(textured(2, 200)), disk.extract(image), match=disk.match) is None
+
+
 def test_a_store_names_its_extractor_and_every_search_uses_it(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
