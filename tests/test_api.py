@@ -15,7 +15,7 @@ from insclr.errors import UserError
 
 _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
-    *("evaluate", "compare", "whiten", "names", "answers"),
+    *("evaluate", "compare", "whiten", "names", "answers", "push", "pull"),
 )
 _DOCS = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -40,7 +40,8 @@ def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name != "train"])
+# That of `pull` needs a hub: tests/sharing/test_hub.py runs it.
+@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name not in ("train", "pull")])
 def test_the_example_of_each_function_is_true(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,15 @@ def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> N
     assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
 
 
+def test_a_system_without_fork_is_told_where_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "fork")  # as on Windows
+    status, out, err = _call(capsys, "check", ".")
+    assert (status, out) == (2, "")
+    assert err == "insclr: insclr runs on Linux and macOS; on Windows, run it in WSL.\n"
+
+
 def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
     assert _call(capsys, "--version")[:2] == (0, f"insclr {insclr.__version__}\n")
     assert "--install-completion" in _call(capsys, "--help")[1]

@@ -38,7 +38,7 @@ def _call(arguments: list[str]) -> int:
 
 @pytest.mark.parametrize("line", [line for _, line in _commands()], ids=[name for name, _ in _commands()])
 def test_every_command_shown_exists_with_its_options(line: str) -> None:
-    from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
     group = typer.main.get_command(app)
     _, name, *arguments = shlex.split(line)
