@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -66,7 +67,8 @@ def test_the_story_of_the_readme(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PHOTOS").symlink_to(small_collection)
     (python,) = _blocks(_ROOT / "README.md", "python")
-    exec(compile(python, "README.md", "exec"), namespace := {})
+    namespace: dict[str, Any] = {}
+    exec(compile(python, "README.md", "exec"), namespace)
     assert namespace["matches"][0].path == "thing3-1.png"  # a photo finds itself
     assert _call(["check", "PHOTOS"]) == 0
     assert _call(["index", "RUN", "PHOTOS", "--store", "STORE"]) == 0  # the model by its other name

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _MODEL = r"([^/]+/[^/]+)"
-_ROUTES = {
+_ROUTES: dict[str, Callable[..., None]] = {
     rf"GET /api/models/{_MODEL}(?:/revision/(.+))?": _Handler.info,
     r"POST /api/repos/create": _Handler.create,
     r"POST /api/validate-yaml": _Handler.validate,

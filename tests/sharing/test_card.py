@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from insclr.sharing.origin import Origin, origin_of
 from insclr.sharing.results import Result, read_results, run_results
 
 
-def _front_matter(card: str) -> dict[str, object]:
+def _front_matter(card: str) -> dict[str, Any]:
     assert card.startswith("---\n")
     table = yaml.safe_load(card.split("---\n")[1])
     assert isinstance(table, dict)
@@ -28,7 +29,7 @@ def test_the_card_tells_recipe_digest_data_use_and_licence(small_model: Path) ->
     front = _front_matter(card)
     assert front["license"] == "mit"
     assert front["library_name"] == "insclr"
-    assert "image-retrieval" in front["tags"]  # type: ignore[operator]
+    assert "image-retrieval" in front["tags"]
     assert "base_model" not in front
     assert stored.digest in card
     assert 'backbone = "test_resnet"' in card  # the whole recipe
@@ -83,7 +84,7 @@ def test_a_public_benchmark_is_also_in_the_front_matter(small_model: Path, tmp_p
         model_card("alice/things", stored, Origin("", "mit", "timm/x"), TrainingData(), results)
     )
     assert front["base_model"] == "timm/x"
-    (entry,) = front["model-index"]  # type: ignore[misc]
+    (entry,) = front["model-index"]
     assert entry["name"] == "things"
     first = entry["results"][0]
     assert first["dataset"]["type"] == "roxford5k"

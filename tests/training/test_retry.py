@@ -16,7 +16,7 @@ from insclr.training import train as train_module
 
 
 def fail_in_round(patch: pytest.MonkeyPatch, number: int) -> None:
-    train_round = train_module.train_round
+    train_round = train_module.train_round  # type: ignore[attr-defined]
 
     def failing(this):
         if this.number == number:
@@ -36,7 +36,7 @@ def failed(images: Path, out: Path, in_round: int, **options: object) -> None:
 def noted_bars(patch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Title, total and start of every bar that describing shows from now on."""
     bars: list[tuple[str, int, int]] = []
-    shown = features.progress_bar
+    shown = features.progress_bar  # type: ignore[attr-defined]
 
     def noted(title: str, total: int, done: int = 0):
         bars.append((title, total, done))

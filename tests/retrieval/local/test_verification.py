@@ -57,7 +57,7 @@ def test_features_are_made_once_and_go_with_their_photo(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     extracted: list[int] = []
-    original = keep.extract_features
+    original = keep.extract_features  # type: ignore[attr-defined]
 
     def counting(image: Image.Image) -> object:
         extracted.append(1)
