@@ -16,7 +16,15 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PARTS = ("src", "tests", "docs", "LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "CITATION.cff")
-_PARTS += ("CONTRIBUTING.md", "MANIFEST.in", "Makefile", "constraints.txt", "pyproject.toml")
+_PARTS += (
+    "CONTRIBUTING.md",
+    "MANIFEST.in",
+    "Makefile",
+    "constraints.txt",
+    "constraints-min.txt",
+    "pyproject.toml",
+)
+_PARTS += ("benchmarks", "notebooks")
 
 
 def build(folder: Path, epoch: int) -> list[Path]:

@@ -33,7 +33,7 @@ def test_the_card_tells_recipe_digest_data_use_and_licence(small_model: Path) ->
     assert "base_model" not in front
     assert stored.digest in card
     assert 'backbone = "test_resnet"' in card  # the whole recipe
-    assert "unit vector of 16" in card
+    assert "unit vector of 16 numbers |" in card
     assert "1,234 images of a private collection. They are not published. No labels were used." in card
     assert "Not measured, or not told." in card
     assert "## Intended use and limits" in card

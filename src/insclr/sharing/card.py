@@ -111,7 +111,10 @@ def _summary(recipe: Recipe, stored: StoredModel) -> str:
     rows = [
         ("backbone", network.backbone),
         ("pooling", pooling),
-        ("descriptor", f"unit vector of {length or 'as many numbers as the backbone has features'}"),
+        (
+            "descriptor",
+            f"unit vector of {length or 'as many'} numbers{'' if length else ' as the backbone has features'}",
+        ),
         (
             "images",
             f"{images.size} pixels, {images.fit}; scales {', '.join(f'{s:g}' for s in images.scales)}",
