@@ -90,7 +90,7 @@ def test_a_dry_run_shows_everything_and_connects_to_nothing(
     status, out, _ = _call(capsys, "push", small_model, "alice/things", "--dry-run")
     assert status == 0
     assert hub.asked == []
-    assert out.startswith("would go to alice/things, for you and whom you let to read\n")
+    assert out.startswith("would be uploaded to alice/things (private)\n")
     assert "model.safetensors" in out
     front = yaml.safe_load(out[out.index("---\n") :].split("---\n")[1])
     assert front["library_name"] == "insclr"
@@ -145,7 +145,7 @@ def test_a_push_that_fails_says_why_in_one_sentence(
 
 
 def test_what_is_not_ours_to_share_is_refused(hub: HubServer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has nothing of yours in it"):
+    with pytest.raises(UserError, match="pretrained:efficientnet_lite0 is no model file"):
         insclr.push("pretrained:efficientnet_lite0", "alice/things")
     with pytest.raises(UserError, match="There is no model"):
         insclr.push(tmp_path / "nowhere", "alice/things")

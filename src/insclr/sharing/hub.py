@@ -98,7 +98,7 @@ def _in_one_sentence(api: "HfApi", repo: str) -> Iterator[None]:
         where = urlsplit(api.endpoint).hostname
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            next((sentence for sentence in told if sentence), f"{where} did not do it: {reason}")
+            next((sentence for sentence in told if sentence), f"The exchange with {where} failed: {reason}")
         ) from error
 
 

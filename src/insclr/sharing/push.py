@@ -42,11 +42,11 @@ class Pushed:
 
     def lines(self) -> list[str]:
         """For people."""
-        who = "everybody" if self.public else "you and whom you let"
-        done = "to" if self.url else "would go to"
+        done = "uploaded" if self.url else "would be uploaded"
         sizes = [f"{name:<18} {size / 1e6:8.2f} MB" for name, size in self.files.items()]
         ends = [f"commit {self.url}"] if self.url else []
-        return [f"{done} {self.repo}, for {who} to read", *sizes, f"model  {self.fingerprint}", *ends]
+        who = "public" if self.public else "private"
+        return [f"{done} to {self.repo} ({who})", *sizes, f"model  {self.fingerprint}", *ends]
 
 
 def push(
@@ -88,7 +88,7 @@ def _model_file(model: "Model | OpenedModel | str | Path") -> Path:
     file = find_model_file(name) if str(name) else None
     if file is None:
         raise UserError(
-            f"{name} has nothing of yours in it: share a trained or whitened model, by its run folder or file."
+            f"{name or 'This model'} is no model file: share a trained or whitened model, by its run folder or file."
         )
     return file
 
