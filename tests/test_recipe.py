@@ -29,7 +29,7 @@ def test_the_papers_table_for_landmarks() -> None:
     assert recipe.descriptor.scales == (2**0.5, 1.0, 2**-0.5)
     assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "longest")
     first, second = recipe.rounds
-    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]
+    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]  # type: ignore[union-attr]
     assert batches == [200, 64]
     assert [(each.augmented_size, each.plain_size) for each in recipe.rounds] == [(224, 512), (448, 512)]
     assert (first.steps, first.lr, first.milestones) == (60_000, 1e-4, (30_000, 45_000))
@@ -111,7 +111,7 @@ def test_times_repeats_a_round_and_each_is_changed_alone(tmp_path: Path) -> None
     file = tmp_path / "mine.toml"
     file.write_text('[[rounds]]\ntimes = 3\nmethod = { name = "insclr", variant = "A" }\n')
     changed = load_recipe(file, ("rounds.1.method.variant=C",))
-    assert [each.method.variant for each in changed.rounds] == ["A", "C", "A"]
+    assert [each.method.variant for each in changed.rounds] == ["A", "C", "A"]  # type: ignore[union-attr]
     file.write_text("[[rounds]]\ntimes = 0\n")
     with pytest.raises(UserError, match="times = 0 is not possible"):
         load_recipe(file)

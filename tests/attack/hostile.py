@@ -91,7 +91,7 @@ def mutated(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
     """Good files of every format, cut, scrambled or with pieces moved."""
     dice = random.Random(seed)
     good = [
-        (kind, _saved(photo(90, 70, seed=i), kind, **options))
+        (kind, _saved(photo(90, 70, seed=i), kind, **options))  # type: ignore[arg-type]
         for i, (kind, options) in enumerate(
             (
                 ("JPEG", {"quality": 80}),

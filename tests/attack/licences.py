@@ -39,11 +39,11 @@ def packages() -> dict[str, metadata.Distribution]:
 def licence(distribution: metadata.Distribution) -> str:
     """What a package says of its licence, in a few words."""
     about = distribution.metadata
-    if about.get("License-Expression"):
+    if about.get("License-Expression"):  # type: ignore[attr-defined]
         return str(about["License-Expression"])
     classifiers = [one for one in about.get_all("Classifier") or () if one.startswith("License ::")]
     names = [one.rsplit(" :: ", 1)[-1] for one in classifiers if one != "License :: OSI Approved"]
-    first = (about.get("License") or "").strip().splitlines()[:1]
+    first = (about.get("License") or "").strip().splitlines()[:1]  # type: ignore[attr-defined]
     return ", ".join(names) or (first[0][:60] if first else "not stated in its metadata")
 
 

@@ -97,7 +97,7 @@ def test_whiten(images: Path, tmp_path: Path, kills: int, note: Note) -> None:
 
 def test_train_fast(images: Path, tmp_path: Path, kills: int, note: Note) -> None:
     changes = [word for change in SETTINGS.split() for word in ("--set", change)]
-    arguments = ("train", images, "--recipe", "fast", *changes, "--out")
+    arguments: tuple[str | Path, ...] = ("train", images, "--recipe", "fast", *changes, "--out")
     seconds = whole(*arguments, tmp_path / "whole")
     expected = safetensors.torch.load_file(tmp_path / "whole" / "model.safetensors")
     dice, hit, run, runs = random.Random(4), 0, tmp_path / "run-0", 1

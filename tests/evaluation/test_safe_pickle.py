@@ -1,6 +1,7 @@
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def test_plain_values_and_arrays_come_through(tmp_path, protocol):
         "c": np.float32(2),
         "d": (b"\x00\xff", np.array(["x"])),
     }
-    loaded = load_pickle(written(tmp_path, content, protocol))
+    loaded: Any = load_pickle(written(tmp_path, content, protocol))
     assert loaded["a"] == content["a"]
     assert np.array_equal(loaded["b"], array)
     assert loaded["b"].dtype == array.dtype
@@ -48,7 +49,7 @@ def test_arrays_of_either_numpy_generation(tmp_path, core):
     raw = pickle.dumps(np.arange(3), protocol=2)
     raw = raw.replace(b"numpy._core", core).replace(b"numpy.core", core)
     (tmp_path / "truth.pkl").write_bytes(raw)
-    assert load_pickle(tmp_path / "truth.pkl").tolist() == [0, 1, 2]
+    assert load_pickle(tmp_path / "truth.pkl").tolist() == [0, 1, 2]  # type: ignore[attr-defined]
 
 
 def test_python_2_strings_are_latin_1(tmp_path):

@@ -65,13 +65,13 @@ def test_missing_unknown_and_misshapen_tensors_are_named(good: Path, tmp_path: P
     with pytest.raises(UserError, match=r"1 unknown \(extra\)"):
         load_model(changed(good, tmp_path / "m", {}, extra=torch.ones(1)))
     with pytest.raises(UserError, match=r"1 of another shape \(fc.weight\)"):
-        load_model(changed(good, tmp_path / "m", {}, **{"fc.weight": torch.ones(3, 4)}))
+        load_model(changed(good, tmp_path / "m", {}, **{"fc.weight": torch.ones(3, 4)}))  # type: ignore[arg-type]
 
 
 def test_weights_that_are_not_finite_are_refused(good: Path, tmp_path: Path) -> None:
     bias = torch.full((16, 1280), float("nan"))
     with pytest.raises(UserError, match="not finite"):
-        load_model(changed(good, tmp_path / "m", {}, **{"fc.weight": bias}))
+        load_model(changed(good, tmp_path / "m", {}, **{"fc.weight": bias}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("line", ["size = 1000000", "scales = [1e9]", "scales = [0.0]", "zoom = -4.0"])

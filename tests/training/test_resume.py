@@ -50,7 +50,7 @@ train(images, out, "fast", changes=tuple(changes))
 
 
 def killed(images: Path, out: Path, module: str, name: str, times: int) -> None:
-    command = [sys.executable, "-c", KILLED, images, out, module, name, str(times), *SMALL]
+    command: list[str | Path] = [sys.executable, "-c", KILLED, images, out, module, name, str(times), *SMALL]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
 

@@ -35,7 +35,7 @@ def failed(images: Path, out: Path, in_round: int, **options: object) -> None:
 def noted_bars(patch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Title, total and start of every bar that describing shows from now on."""
     bars: list[tuple[str, int, int]] = []
-    shown = features.progress_bar
+    shown = features.progress_bar  # type: ignore[attr-defined]
 
     def noted(title: str, total: int, done: int = 0):
         bars.append((title, total, done))

@@ -95,7 +95,7 @@ def free_port() -> int:
 def running(store: Path, **settings: object) -> Iterator[Server]:
     """Serve a store made by `make_store`."""
     port = free_port()
-    command = [
+    command: list[str | Path] = [
         sys.executable,
         "-c",
         _CODE,

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from insclr.errors import UserError
 from insclr.model.stored import refuse_broken
 
-EMBEDDED = "efficientnet_lite0"
-
 # EfficientNet-Lite0's blocks in each of its seven stages; the embedded file numbers them in one row.
 _LITE0_STAGES = (1, 2, 2, 3, 3, 4, 1)
 _LITE0_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
