@@ -1,3 +1,5 @@
+"""Recipes: written and read, the paper's numbers, and every way to be wrong."""
+
 import tomllib
 from pathlib import Path
 

@@ -21,7 +21,7 @@ METHODS = (*READS, "POST", "PUT", "DELETE", "PATCH")
 ORIGINS = (None, OWN, "http://evil.example", "https://127.0.0.1", "http://127.0.0.1:9", "null", "")
 SITES = (None, "same-origin", "cross-site")
 HOSTS = ("127.0.0.1", "localhost", "evil.example", "127.0.0.1.evil.example", "")
-TOKENS = (
+TOKENS: tuple[dict[str, str], ...] = (
     {},
     {"authorization": "Bearer wrong"},
     {"cookie": "insclr_token=wrong"},

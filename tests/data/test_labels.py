@@ -1,3 +1,5 @@
+"""The CSV of labels: columns, roles, boxes, and what is wrong with it, told by line."""
+
 import pytest
 
 from insclr.data.labels import read_labels

@@ -11,12 +11,13 @@ from insclr.jobs import demo
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.describe import describe_images
 from insclr.retrieval.store import open_store
+from insclr_demo import draw_collection
 
 
 def test_the_demo_tells_what_its_model_and_its_store_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = partial(demo.draw_collection, things=5, views=8, size=64, workers=1)
+    small = partial(draw_collection, things=5, views=8, size=64, workers=1)
     monkeypatch.setattr(demo, "draw_collection", small)
     told: list[str] = []
     done = demo.run_demo(tmp_path / "d", "fast", told.append)

@@ -15,7 +15,7 @@ from insclr.training import features, stages
 
 
 def fail_in_round(patch: pytest.MonkeyPatch, number: int) -> None:
-    train_round = stages.train_round
+    train_round = stages.train_round  # type: ignore[attr-defined]
 
     def failing(this):
         if this.number == number:

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,12 @@ def test_a_store_names_its_extractor_and_every_search_uses_it(
     # The next run looks at new photos alone, and drops what belonged to those that are gone.
     looked: list[int] = []
     extract = type(disk).extract
-    monkeypatch.setattr(type(disk), "extract", lambda *given: (looked.append(1), extract(*given))[1])
+
+    def looking(*given: Any) -> object:
+        looked.append(1)
+        return extract(*given)
+
+    monkeypatch.setattr(type(disk), "extract", looking)
     textured(4, 200).save(photos / "4.png")
     (photos / "2.png").unlink()
     index_images(HistogramDescriber(), list_images(photos), uri, prune=True)

@@ -9,6 +9,7 @@ from blots import placed, textured
 from histogram_describer import HistogramDescriber
 from PIL import Image
 
+from insclr.data.decode import Box
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
@@ -57,9 +58,9 @@ def test_features_are_made_once_and_go_with_their_photo(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     extracted: list[int] = []
-    original = extractor.extract_features
+    original = extractor.extract_features  # type: ignore[attr-defined]
 
-    def counting(image: Image.Image, box: object = None) -> object:
+    def counting(image: Image.Image, box: Box | None = None) -> object:
         extracted.append(1)
         return original(image, box)
 
