@@ -22,9 +22,10 @@ _PARTS += (
     "MANIFEST.in",
     "Makefile",
     "constraints.txt",
+    "constraints-min.txt",
     "pyproject.toml",
 )
-_PARTS += ("mkdocs.yml", ".ci")
+_PARTS += ("mkdocs.yml", ".ci", "benchmarks", "notebooks")
 
 
 def build(folder: Path, epoch: int) -> list[Path]:

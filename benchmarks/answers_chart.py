@@ -52,7 +52,7 @@ def chart(curves: dict[str, list[tuple[int, float]]]) -> str:
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
         ends.append((places[-1], title, colour))
     lowest = 0.0
-    for (x, y), title, colour in sorted(ends, key=lambda end: end[0][1]):
+    for (x, y), title, colour in sorted(ends, key=lambda end: end[0][1]):  # type: ignore[assignment]
         lowest = max(y, lowest + LINE)  # below the name before it
         edge = WIDTH - RIGHT + 10
         parts.append(

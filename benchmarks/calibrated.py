@@ -121,7 +121,7 @@ def one_size(images: int, *, drawn: bool = False) -> dict[str, Any]:
     network = DescriptorNetwork(backbone, GeM(), dim=DIM)
     found: dict[str, Any] = {"features": _own_memory(), "stages": {}}
     if drawn:
-        calibrated.round_pool = drawn_pool  # type: ignore[assignment]
+        calibrated.round_pool = drawn_pool  # type: ignore[assignment, attr-defined]
     for name in STAGES:
         setattr(calibrated, name, _timed(getattr(calibrated, name), STAGES[name], found["stages"]))
     method = calibrated.CalibratedMethod(CalibratedSettings())

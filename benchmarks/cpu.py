@@ -24,7 +24,7 @@ def measure() -> list[Row]:
     planar = _network()
     type(planar.backbone)._channels_last  # noqa: B018  (fails loudly if the property is renamed)
     planar.backbone.__class__ = type("Planar", (type(planar.backbone),), {"_channels_last": False})
-    weights_too = _network().to(memory_format=torch.channels_last)
+    weights_too = _network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     cores = len(os.sched_getaffinity(0))
 
     def step(network: DescriptorNetwork, bf16: bool = False) -> None:
@@ -82,7 +82,7 @@ def _alone(memory: str) -> float:
 
 
 def _network() -> DescriptorNetwork:
-    network = create_network(NetworkRecipe("efficientnet_lite0"), pretrained=False)
+    network = create_network(NetworkRecipe(backbone="efficientnet_lite0"), pretrained=False)
     network.frozen_batch_norm = True
     return network
 

@@ -36,7 +36,7 @@ def _sampler() -> Row:
     }
     times = in_turns(
         {
-            name: lambda sampler=sampler: [sampler.step(n) for n in range(100)]
+            name: lambda sampler=sampler: [sampler.step(n) for n in range(100)]  # type: ignore[misc]
             for name, sampler in samplers.items()
         },
         turns=7,
@@ -56,13 +56,13 @@ def _bank() -> Row:
             for _ in range(20):
                 bank.write(torch.randint(len(bank), (64,)), rows)
 
-        times = in_turns({name: lambda bank=bank: work(bank) for name, bank in banks.items()}, turns=7)
+        times = in_turns({name: lambda bank=bank: work(bank) for name, bank in banks.items()}, turns=7)  # type: ignore[misc]
     return _across("write 20 batches of 64 rows into a mapped bank", times, SIZES)
 
 
 def _calibration() -> Row:
     rows = {str(size): torch.empty(size, DIM, dtype=torch.float16).normal_() for size in SIZES}
-    times = in_turns({name: lambda part=part: random_pairs(part) for name, part in rows.items()}, turns=3)
+    times = in_turns({name: lambda part=part: random_pairs(part) for name, part in rows.items()}, turns=3)  # type: ignore[misc]
     return _across("calibrate: similarities of 200,000 random pairs", times, SIZES)
 
 
@@ -74,7 +74,7 @@ def _pool() -> list[Row]:
         for size in POOL_SIZES:
             part = features[:size]
             times[size] = seconds(
-                lambda part=part: round_pool(part, 500, Path(scratch), Ranks(), torch.device("cpu"))
+                lambda part=part: round_pool(part, 500, Path(scratch), Ranks(), torch.device("cpu"))  # type: ignore[misc]
             )
     per_image = {str(size): times[size] / size for size in POOL_SIZES}
     return [_across(f"exact pool of {DIM}-d features, per image", per_image, POOL_SIZES)]

@@ -9,6 +9,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from insclr.data.labels import Labels, read_labels
@@ -27,8 +28,8 @@ def halves(labels: Labels) -> tuple[Labels, Labels]:
     first = set(names[::2])
     ids = range(len(labels))
     return (
-        labels.subset([i for i in ids if labels.instances[i] in first]),
-        labels.subset([i for i in ids if labels.instances[i] not in first]),
+        labels.subset(np.array([i for i in ids if labels.instances[i] in first])),
+        labels.subset(np.array([i for i in ids if labels.instances[i] not in first])),
     )
 
 

@@ -31,11 +31,11 @@ def measure() -> list[Row]:
             )
             times = in_turns(
                 {
-                    "bare": lambda files=files, pool=processes: list(
+                    "bare": lambda files=files, pool=processes: list(  # type: ignore[misc]
                         pool.map(decode_alone, files, chunksize=8)
                     ),
-                    "loader": lambda images=images: load(images, None),
-                    "cached": lambda images=images, cache=cache: load(images, cache),
+                    "loader": lambda images=images: load(images, None),  # type: ignore[misc]
+                    "cached": lambda images=images, cache=cache: load(images, cache),  # type: ignore[misc]
                 },
                 turns=5,
             )

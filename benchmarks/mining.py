@@ -161,7 +161,7 @@ def ours(scene: Scene, method: InsclrMethod) -> Tensor:
 def straightforward(scene: Scene) -> Tensor:
     """What one would write first: a loop over tuples, repeats and rows."""
     batch, banks = scene.batch, scene.banks
-    banks.write(batch.ids, batch.plain, batch.augmented)
+    banks.write(batch.ids, batch.plain, batch.augmented)  # type: ignore[arg-type]
     chosen_rows = torch.randperm(len(banks.plain))[: LIKE_B.random_negatives]
     random = banks.augmented.features[chosen_rows].float()  # (100 000, D)
     everyone = batch.augmented.reshape(-1, DIM)
@@ -169,7 +169,7 @@ def straightforward(scene: Scene) -> Tensor:
     for t in range(TUPLES):
         candidates = scene.pool.ids[batch.ids[t, 0]].long()
         plain = banks.plain.features[candidates].float()
-        members = list(batch.plain[t])
+        members = list(batch.plain[t])  # type: ignore[index]
         mined: list[int] = []
         for _ in range(SETTINGS.repeats):
             score = torch.stack([plain @ member for member in members]).mean(0)
@@ -182,7 +182,7 @@ def straightforward(scene: Scene) -> Tensor:
         is_mined[mined] = True
         own = torch.zeros(len(everyone), dtype=torch.bool)
         own[t * SLOTS : (t + 1) * SLOTS] = True
-        loss = batch.plain.new_zeros(())
+        loss = batch.plain.new_zeros(())  # type: ignore[union-attr]
         for i in range(SLOTS):
             row = batch.augmented[t, i]
             in_batch, in_bank, in_random = everyone @ row, bank @ row, random @ row
@@ -203,7 +203,7 @@ def _time(folder: Path) -> dict[str, float]:
     largest = scenes[GLDV2]
     places = {f"{images}": scene for images, scene in scenes.items()} | {"unannounced": largest}
     times = in_turns(
-        {name: lambda scene=scene: ours(scene, scene.method) for name, scene in places.items()},
+        {name: lambda scene=scene: ours(scene, scene.method) for name, scene in places.items()},  # type: ignore[misc]
         turns=_STEPS,
         warm=5,
         before=lambda name: places[name].network(announced=name != "unannounced"),

@@ -14,8 +14,8 @@ def draw_photos(folder: Path, count: int, size: tuple[int, int] = (640, 480)) ->
         chance = np.random.default_rng(number)
         shapes = Image.fromarray(chance.integers(0, 256, (12, 16, 3), dtype=np.uint8))
         pixels = np.asarray(shapes.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
-        pixels = pixels + chance.normal(0, 12, (size[1], size[0], 1))
-        Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(
+        noisy = pixels + chance.normal(0, 12, (size[1], size[0], 1))
+        Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)).save(
             folder / f"{number:05d}.jpg", quality=88
         )
     return list_images(folder)

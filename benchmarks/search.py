@@ -77,7 +77,16 @@ def local(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> None:
 def milvus(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> None:
     program = Path(sys.executable).with_name("milvus-lite")
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, "server", "--data-dir", folder, "--host", "127.0.0.1", "--port", str(PORT)]
+        command: list[str | Path] = [
+            program,
+            "server",
+            "--data-dir",
+            folder,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(PORT),
+        ]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             time.sleep(5)

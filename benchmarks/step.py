@@ -172,7 +172,7 @@ def _steps(
         number=1,
         recipe=planned,
         network=network,
-        source=source,
+        source=source,  # type: ignore[arg-type]
         method=method,
         margin=0.4,
         folder=Path(tempfile.mkdtemp(dir=folder)),
@@ -194,11 +194,11 @@ class TimedLoader:
         self.waits = waits
 
     def __enter__(self) -> None:
-        self.original = sources.view_batches
-        sources.view_batches = self._timed  # type: ignore[assignment]
+        self.original = sources.view_batches  # type: ignore[attr-defined]
+        sources.view_batches = self._timed  # type: ignore[attr-defined]
 
     def __exit__(self, *_: object) -> None:
-        sources.view_batches = self.original
+        sources.view_batches = self.original  # type: ignore[attr-defined]
 
     def _timed(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         batches = self.original(*arguments, **options)

@@ -73,7 +73,7 @@ def dng(image: Image.Image, *, preview: bool = True, orientation: int = 1) -> by
         279: (_LONG, [len(jpeg)]),
         330: (_LONG, ["sub"]),
     }
-    return _tiff([(preview_tags | about, jpeg), (raw_tags, data)])
+    return _tiff([(preview_tags | about, jpeg), (raw_tags, data)])  # type: ignore[operator]
 
 
 def _tiff(parts: list[tuple[dict[int, tuple[int, list[object]]], bytes]]) -> bytes:
@@ -91,7 +91,7 @@ def _tiff(parts: list[tuple[dict[int, tuple[int, list[object]]], bytes]]) -> byt
     for (tags, _), start, offset, length in zip(parts, starts, offsets, lengths, strict=True):
         entries, extra = bytearray(struct.pack("<H", len(tags))), bytearray()
         for tag, (kind, values) in sorted(tags.items()):
-            numbers = [offset if value == "data" else places.get(value, value) for value in values]
+            numbers = [offset if value == "data" else places.get(value, value) for value in values]  # type: ignore[call-overload]
             packed = struct.pack(f"<{len(numbers)}{codes[kind]}", *numbers)
             count = len(numbers) // 2 if kind in (_RATIONAL, _SIGNED) else len(numbers)
             if len(packed) > 4:

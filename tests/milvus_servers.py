@@ -31,7 +31,7 @@ class LiteServer:
             pytest.skip("milvus-lite is not installed")
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        command = [program, "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command: list[str | Path] = [program, "server", "--host", "127.0.0.1", "--port", str(self.port)]
         self._process = start([*command, "--data-dir", folder / "data"], folder / "log")
         wait_for(self.port, self._process)
 

@@ -15,7 +15,7 @@ from insclr.errors import UserError
 
 _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
-    *("evaluate", "compare", "whiten", "names", "answers"),
+    *("evaluate", "compare", "whiten", "names", "answers", "push", "pull"),
 )
 _DOCS = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -40,7 +40,8 @@ def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name != "train"])
+# That of `pull` needs a hub: tests/sharing/test_hub.py runs it.
+@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name not in ("train", "pull")])
 def test_the_example_of_each_function_is_true(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +85,7 @@ def test_embed_takes_paths_folders_and_images_alike(place: Path, monkeypatch: py
         found = insclr.embed(model, given)
         assert (found.vectors.shape, len(found), found.unreadable) == ((1, 512), 1, ())
         assert np.allclose(found.vectors[0], wanted, atol=1e-4)
-    assert insclr.embed("RUN", [file, "PHOTOS/thing0-0.png"]).paths == (str(file), "PHOTOS/thing0-0.png")
+    assert insclr.embed("RUN", [file, "PHOTOS/thing0-0.png"]).paths == (str(file), "PHOTOS/thing0-0.png")  # type: ignore[arg-type]
 
 
 def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -> None:
@@ -109,11 +110,11 @@ def test_parts_of_images_are_indexed_searched_and_measured(place: Path, tmp_path
             first = insclr.search(tmp_path / "store", given, top=4, **asked)[0]  # type: ignore[arg-type]
             assert first.path == query.name
             assert (bool(first.inliers), first.box is not None) == (one != "asmk", one != "asmk")
-        regions = insclr.search(tmp_path / "store", given, top=4, ranking="regions")
+        regions = insclr.search(tmp_path / "store", given, top=4, ranking="regions")  # type: ignore[arg-type]
         assert len(regions) == 4
         assert all(match.box is not None for match in regions)
     plain = insclr.evaluate(place / "RUN", photos / "labels.csv")
-    for asked in ({"rerank": "geometric"}, {"ranking": "asmk"}, {"ranking": "regions", "region_size": 224}):
+    for asked in ({"rerank": "geometric"}, {"ranking": "asmk"}, {"ranking": "regions", "region_size": 224}):  # type: ignore[assignment]
         result = insclr.evaluate(place / "RUN", photos / "labels.csv", **asked)  # type: ignore[arg-type]
         # The score is that of whole images, whatever the order: only that of a region is another one.
         measured = None if asked.get("ranking") == "regions" else plain.calibration  # type: ignore[union-attr]

@@ -1,3 +1,5 @@
+"""The command line: help, mistakes, and each command once."""
+
 import json
 import os
 import re
@@ -19,7 +21,7 @@ from insclr.retrieval.descriptor_file import read_descriptors
 
 
 def _insclr(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "insclr", *map(str, arguments)]
+    command: list[str | Path] = [sys.executable, "-m", "insclr", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
@@ -58,6 +60,15 @@ def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> N
     shown = " ".join(_call(capsys, "--help")[1].partition("Commands:")[2].split())
     assert "..." not in shown
     assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
+
+
+def test_a_system_without_fork_is_told_where_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "fork")  # as on Windows
+    status, out, err = _call(capsys, "check", ".")
+    assert (status, out) == (2, "")
+    assert err == "insclr: insclr runs on Linux and macOS; on Windows, run it in WSL.\n"
 
 
 def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +189,14 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
     for copy in range(8):
         shutil.copytree(small_collection, tmp_path / str(copy))
     images.write_text("\n".join(str(file) for file in sorted(tmp_path.glob("*/*.png"))))
-    command = [sys.executable, "-m", "insclr", "index", "pretrained:efficientnet_lite0", images]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "insclr",
+        "index",
+        "pretrained:efficientnet_lite0",
+        images,
+    ]
     with subprocess.Popen(
         [*command, "--store", tmp_path / "store"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as run:
@@ -199,10 +217,27 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
 def test_a_stopped_training_says_what_the_run_folder_keeps(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     long = ("--set", "rounds.steps=100000", "--set", "rounds.epochs=0", "--set", "checkpoint_every=5")
-    small = ("--set", "rounds.plain_size=64", "--set", "rounds.augmented_size=64", "--set", "workers=0")
+    small: tuple[str, ...] = (
+        "--set",
+        "rounds.plain_size=64",
+        "--set",
+        "rounds.augmented_size=64",
+        "--set",
+        "workers=0",
+    )
     # At this size mined pairs do not bear each other out: the guard would learn nothing and end by itself.
     small += ("--set", "guard=false")
-    command = [sys.executable, "-m", "insclr", "train", small_collection, "--out", run, "--recipe", "fast"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "insclr",
+        "train",
+        small_collection,
+        "--out",
+        run,
+        "--recipe",
+        "fast",
+    ]
     with subprocess.Popen([*command, *long, *small], stderr=subprocess.PIPE, text=True) as training:
         while not list(run.glob("round-1/step-*.pt")) and training.poll() is None:
             time.sleep(0.05)

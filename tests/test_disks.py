@@ -42,7 +42,7 @@ def made(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         ("index", folder / "run", small_collection, "--store", folder / "store"),
     ):
         with pytest.raises(SystemExit) as ended:
-            call(*arguments)
+            call(*arguments)  # type: ignore[arg-type]
         assert ended.value.code == 0
     return folder
 
@@ -70,7 +70,7 @@ COMMANDS = ("train", "index", "embed .npz", "embed .parquet", "whiten", "cluster
 
 
 def arguments_of(command: str, images: Path, made: Path, disk: Path) -> list[str | Path]:
-    return {
+    return {  # type: ignore[return-value]
         "train": ["train", images, "--out", disk / "r", "--recipe", "fast", *SETTINGS],
         "index": ["index", made / "run", images, "--store", disk / "s"],
         "embed .npz": ["embed", made / "run", images, "--out", disk / "d.npz"],
@@ -242,6 +242,6 @@ def test_descriptors_of_another_length_than_their_paths(
     made: Path, small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = {"key": "k", "paths": np.array(["a"]), "stamps": np.zeros((2, 2)), "vectors": np.zeros((1, 4))}
-    np.savez(tmp_path / "d.npz", **held)
+    np.savez(tmp_path / "d.npz", **held)  # type: ignore[arg-type]
     said = refusal(capsys, "embed", made / "run", small_collection, "--out", tmp_path / "d.npz")
     assert "not of one length" in said

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -40,7 +41,7 @@ def _call(arguments: list[str]) -> int:
 
 @pytest.mark.parametrize("line", [line for _, line in _commands()], ids=[name for name, _ in _commands()])
 def test_every_command_shown_exists_with_its_options(line: str) -> None:
-    from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
     group = typer.main.get_command(app)
     _, name, *arguments = shlex.split(line)
@@ -93,7 +94,8 @@ def test_the_story_of_the_readme(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PHOTOS").symlink_to(small_collection)
     (python,) = _blocks(_ROOT / "README.md", "python")
-    exec(compile(python, "README.md", "exec"), namespace := {})
+    namespace: dict[str, Any] = {}
+    exec(compile(python, "README.md", "exec"), namespace)
     assert namespace["matches"][0].path == "thing3-1.png"  # a photo finds itself
     assert _call(["check", "PHOTOS"]) == 0
     assert _call(["index", "RUN", "PHOTOS", "--store", "STORE"]) == 0  # the model by its other name

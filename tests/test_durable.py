@@ -28,7 +28,7 @@ def _strace_works() -> None:
 
 def calls_of(code: str, log: Path) -> list[tuple[str, str]]:
     """(call, arguments with the paths of handles) of a Python program, those that succeeded, in order."""
-    command = [
+    command: list[str | Path] = [
         "strace",
         "-f",
         "-y",

@@ -17,7 +17,7 @@ def test_no_command_opens_a_connection(
 
     def refuse(self: socket.socket, address: object) -> None:
         if self.family == socket.AF_UNIX:  # how workers talk to their parent
-            connect(self, address)
+            connect(self, address)  # type: ignore[arg-type]
             return
         tried.append(address)
         raise OSError("no connections in this test")
@@ -32,6 +32,8 @@ def test_no_command_opens_a_connection(
         ("duplicates", store),
         ("cluster", store, "--out", tmp_path / "clusters"),
         ("embed", model, small_collection, "--out", tmp_path / "d.npz"),
+        ("whiten", model, small_collection, "--out", tmp_path / "w.safetensors", "--dim", "16"),
+        ("push", tmp_path / "w.safetensors", "me/things", "--dry-run"),
     ):
         monkeypatch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:

@@ -1,3 +1,5 @@
+"""Recipes: written and read, the paper's numbers, and every way to be wrong."""
+
 import tomllib
 from pathlib import Path
 
@@ -29,7 +31,7 @@ def test_the_papers_table_for_landmarks() -> None:
     assert recipe.descriptor.scales == (2**0.5, 1.0, 2**-0.5)
     assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "longest")
     first, second = recipe.rounds
-    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]
+    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]  # type: ignore[union-attr]
     assert batches == [200, 64]
     assert [(each.augmented_size, each.plain_size) for each in recipe.rounds] == [(224, 512), (448, 512)]
     assert (first.steps, first.lr, first.milestones) == (60_000, 1e-4, (30_000, 45_000))
@@ -111,7 +113,7 @@ def test_times_repeats_a_round_and_each_is_changed_alone(tmp_path: Path) -> None
     file = tmp_path / "mine.toml"
     file.write_text('[[rounds]]\ntimes = 3\nmethod = { name = "insclr", variant = "A" }\n')
     changed = load_recipe(file, ("rounds.1.method.variant=C",))
-    assert [each.method.variant for each in changed.rounds] == ["A", "C", "A"]
+    assert [each.method.variant for each in changed.rounds] == ["A", "C", "A"]  # type: ignore[union-attr]
     file.write_text("[[rounds]]\ntimes = 0\n")
     with pytest.raises(UserError, match="times = 0 is not possible"):
         load_recipe(file)
@@ -178,3 +180,20 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
     recipe = Recipe()
     assert recipe.with_(name="other").fingerprint() == recipe.fingerprint()
     assert recipe.with_(seed=1).fingerprint() != recipe.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = " + "[" * 5000, "nested too deeply"),
+        ("seed = " + "1" * 5000, "not valid TOML"),
+        ("extends = 5", "names no recipe"),
+        ("extends = 'fast'\neach_round = 5", "each_round must be a table"),
+        ("[[rounds]]\ntimes = 1000000000000", "from 1 to 1000"),
+        ("[network]\ndim = 1000000000000", "network.dim"),
+    ],
+)
+def test_a_recipe_that_means_harm_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(UserError, match=says):
+        load_recipe(tmp_path / "recipe.toml")

@@ -1,3 +1,5 @@
+"""What a run folder keeps, and what can be read from it."""
+
 import json
 import os
 import subprocess
@@ -75,16 +77,16 @@ def test_resume_waits_for_the_workers_of_a_killed_run(tmp_path, monkeypatch):
     half = run.path / ".model.safetensors.01234567.part"
     half.write_text("half")
     os.utime(half, (1e9, 1e9))
-    command = [sys.executable, "-c", HOLD, run.path / ".lock"]
+    command = [sys.executable, "-c", HOLD, str(run.path / ".lock")]
     with subprocess.Popen([*command, "1"], stdout=subprocess.PIPE, text=True) as orphan:
-        assert orphan.stdout.readline() == "held\n"
+        assert orphan.stdout.readline() == "held\n"  # type: ignore[union-attr]
         began = time.monotonic()
         with run.writing():
             assert 0.5 < time.monotonic() - began < 9
             assert not half.exists()
     monkeypatch.setattr("insclr.run_folder._LOCK_WAIT", 0.2)
     with subprocess.Popen([*command, "60"], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "held\n"
+        assert other.stdout.readline() == "held\n"  # type: ignore[union-attr]
         with pytest.raises(UserError, match="busy with"), run.writing():
             pass
         other.kill()

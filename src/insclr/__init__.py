@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from insclr.model.model_file import Model
     from insclr.recipe import Recipe, load_recipe
     from insclr.retrieval.search import Match
+    from insclr.sharing.pull import pull
+    from insclr.sharing.push import push
 
 __version__ = "0.1.0"
 
@@ -57,6 +59,8 @@ _WHERE = {
     "load": "insclr.api",
     "load_recipe": "insclr.recipe",
     "names": "insclr.api",
+    "pull": "insclr.sharing.pull",
+    "push": "insclr.sharing.push",
     "search": "insclr.api",
     "train": "insclr.jobs.train",
     "whiten": "insclr.api",
@@ -81,6 +85,8 @@ __all__ = [
     "load",
     "load_recipe",
     "names",
+    "pull",
+    "push",
     "search",
     "train",
     "whiten",

@@ -1,5 +1,7 @@
 """The one exception that speaks to the person at the keyboard."""
 
+WHERE_IT_RUNS = "insclr runs on Linux and macOS; on Windows, run it in WSL."
+
 
 class UserError(Exception):
     """A mistake the user can mend: the message says what is wrong, where, and what to do.

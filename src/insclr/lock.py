@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from insclr.errors import UserError
+from insclr.errors import WHERE_IT_RUNS, UserError
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def _take(handle: int, file: Path, wait: float) -> None:
     try:
         import fcntl
     except ImportError as error:
-        raise UserError("insclr runs on Linux and macOS; on Windows, run it in WSL.") from error
+        raise UserError(WHERE_IT_RUNS) from error
     end = time.monotonic() + wait
     while True:
         try:

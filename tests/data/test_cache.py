@@ -1,3 +1,5 @@
+"""Decoded images kept on disk: made once, followed when a file changes, never trusted when damaged."""
+
 import os
 import pickle
 from collections.abc import Callable
@@ -184,6 +186,6 @@ def test_the_cache_leaves_room_on_the_disk(
     class Usage:
         free = 10_000
 
-    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda _: Usage)
+    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda _: Usage)  # type: ignore[attr-defined]
     # 9,000 bytes hold two pictures of 3 x 32 x 32 = 3,072, not three.
     assert len(build(list_images(photos(5, size=(64, 64))), tmp_path / "cache")) == 2

@@ -1,3 +1,5 @@
+"""From the bytes of a file to pixels: formats, orientation, modes, and every way to be unreadable."""
+
 import contextlib
 import io
 import logging
@@ -82,7 +84,7 @@ def test_greyscale_and_bilevel() -> None:
 def test_cmyk_jpeg() -> None:
     red = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
     pixel = decode(saved(red, "JPEG", quality=100)).getpixel((8, 8))
-    assert np.abs(np.subtract(pixel, (255, 0, 0))).max() <= 4
+    assert np.abs(np.subtract(pixel, (255, 0, 0))).max() <= 4  # type: ignore[arg-type]
 
 
 def test_palette_with_and_without_transparency() -> None:
@@ -120,14 +122,14 @@ def test_16_bit_pnm_is_scaled() -> None:
 )
 def test_float_tiff_is_scaled(values: list[float], expected: list[int]) -> None:
     seen = decode(saved(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
-    assert [seen.getpixel((x, 0))[0] for x in range(3)] == expected
+    assert [seen.getpixel((x, 0))[0] for x in range(3)] == expected  # type: ignore[index]
 
 
 def test_animation_gives_its_first_frame() -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     for kind in ("GIF", "PNG", "WEBP", "TIFF"):
         stream = saved(frames[0], kind, save_all=True, append_images=frames[1:])
-        assert np.abs(np.subtract(decode(stream).getpixel((4, 4)), (255, 0, 0))).max() <= 3, kind
+        assert np.abs(np.subtract(decode(stream).getpixel((4, 4)), (255, 0, 0))).max() <= 3, kind  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Batches of views: the right ones, in order, decoded once, with replacements for unreadable images."""
+
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ def batches(
     **more: int,
 ) -> list[ViewBatch]:
     skipped = Skipped() if skipped is None else skipped
-    return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))
+    return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))  # type: ignore[arg-type]
 
 
 def same(a: ViewBatch, b: ViewBatch) -> bool:
@@ -70,7 +72,9 @@ def test_each_image_is_decoded_once_for_all_its_views(
 ) -> None:
     images, decoded = list_images(photos(6)), []
     monkeypatch.setattr(
-        loader_module, "decode", lambda file, longest: decoded.append(file) or decode(file, longest)
+        loader_module,
+        "decode",
+        lambda file, longest: decoded.append(file) or decode(file, longest),  # type: ignore[func-returns-value]
     )
     batches(images)
     assert decoded == [images.file(i) for ids in IDS for i in ids]
@@ -203,7 +207,7 @@ def test_endless_batches_are_read_ahead_only_a_little(photos: Callable[..., Path
     for _ in range(3):
         next(seen)
     assert len(asked) < 10
-    seen.close()
+    seen.close()  # type: ignore[attr-defined]
     assert multiprocessing.active_children() == []
 
 
@@ -217,7 +221,7 @@ def test_little_shared_memory_takes_fewer_workers(
     class Usage:
         free = 64 * 2**20
 
-    monkeypatch.setattr(loader_module.shutil, "disk_usage", lambda _: Usage)
+    monkeypatch.setattr(loader_module.shutil, "disk_usage", lambda _: Usage)  # type: ignore[attr-defined]
     # 0.9 x 64 MB hold 57 batches of 1 MB: 1 with the network, 3 a worker.
     assert loader_module._affordable(4, 2**20) == 4
     assert loader_module._affordable(40, 2**20) == 18

@@ -1,3 +1,5 @@
+"""The views that are described: whole images, boxes, the second look."""
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from made_files import photo
 from PIL import Image
 
 from insclr.data import views
-from insclr.data.pixels import Pixels, at_scale, descriptor_views
+from insclr.data.pixels import Fit, Pixels, at_scale, descriptor_views
 
 
 def _resized(image: Image.Image, shape: tuple[int, ...]) -> Pixels:
@@ -62,7 +64,7 @@ def test_a_square_view_of_a_crop_has_the_size_of_every_other() -> None:
 
 @pytest.mark.parametrize("fit", ["square", "longest"])
 @pytest.mark.parametrize("size", [(200, 150), (90, 160), (48, 48)])
-def test_views_are_those_that_torch_makes_for_training(fit: views.Fit, size: tuple[int, int]) -> None:
+def test_views_are_those_that_torch_makes_for_training(fit: Fit, size: tuple[int, int]) -> None:
     image = photo(*size)
     (view,) = descriptor_views(image, 48, fit)
     by_torch = views.plain_view(image, 48, fit).numpy()
@@ -74,7 +76,7 @@ def test_views_are_those_that_torch_makes_for_training(fit: views.Fit, size: tup
 
 def test_other_scales_are_interpolated_from_the_view_of_scale_1() -> None:
     # Half of 4 columns lies midway between neighbours; twice as many a quarter and three quarters of the way.
-    columns = np.broadcast_to(np.float32([0, 100, 200, 40]), (1, 3, 4, 4))
+    columns = np.broadcast_to(np.float32([0, 100, 200, 40]), (1, 3, 4, 4))  # type: ignore[arg-type]
     assert at_scale(columns, 1) is columns
     assert at_scale(columns, 0.5)[0, 0].tolist() == [[50, 120], [50, 120]]
     assert at_scale(columns, 2.0)[0, 0, 0].tolist() == [0, 25, 75, 125, 175, 160, 80, 40]

@@ -3,6 +3,7 @@
 import csv
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from insclr_demo.catalogue import KINDS, catalogue, strangers
 from insclr_demo.solids import build
 from insclr_demo.surfaces import Panel, Shell, homography
 
-SMALL = {"things": 4, "views": 3, "size": 96}
+SMALL: dict[str, Any] = {"things": 4, "views": 3, "size": 96}
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from insclr.data.images import list_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import open_engine, require_engine
-from insclr.engine.export import CannotExport, export_trunk
-from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.export import export_trunk
+from insclr.engine.graph import CannotExport, GraphSource, trunk_digest
 from insclr.engine.opened import OpenedModel, open_in_memory
 from insclr.engine.protocol import Head
 from insclr.errors import UserError
@@ -137,7 +137,7 @@ def test_a_transformer_is_exported_for_the_size_of_its_positions(
 
 
 def _with_forward(network: DescriptorNetwork, forward: Callable[[Tensor], FeatureMap]) -> DescriptorNetwork:
-    network.backbone.forward = forward  # type: ignore[method-assign]
+    network.backbone.forward = forward  # type: ignore[assignment, method-assign]
     return network
 
 

@@ -32,11 +32,11 @@ def touch(root, *names):
 @pytest.mark.parametrize(("name", "database"), [("roxford5k", 4993), ("rparis6k", 6322)])
 def test_the_real_revisited_files(tmp_path, name, database):
     protocol = load_protocol(name, tmp_path, REAL / f"gnd_{name}.pkl")
-    assert (len(protocol.queries), len(protocol.database), len(protocol.boxes)) == (70, database, 70)
+    assert (len(protocol.queries), len(protocol.database), len(protocol.boxes)) == (70, database, 70)  # type: ignore[arg-type]
     assert {setting: len(truth) for setting, truth in protocol.settings.items()} == dict.fromkeys(
         ("easy", "medium", "hard"), 70
     )
-    assert all(x1 < x2 and y1 < y2 for x1, y1, x2, y2 in protocol.boxes)
+    assert all(x1 < x2 and y1 < y2 for x1, y1, x2, y2 in protocol.boxes)  # type: ignore[union-attr]
     assert not set(protocol.queries.paths) & set(protocol.database.paths)
     missing_queries, missing_rows = protocol.missing()
     assert (len(missing_queries), len(missing_rows)) == (70, database)
@@ -46,7 +46,7 @@ def test_the_real_revisited_files(tmp_path, name, database):
 def test_the_real_instre_file_and_a_perfect_ranking(tmp_path):
     protocol = load_protocol("instre", tmp_path, REAL / "gnd_instre.mat")
     assert (len(protocol.queries), len(protocol.database)) == (1250, 27293)
-    assert protocol.boxes[0] == (326, 219, 670, 493)
+    assert protocol.boxes[0] == (326, 219, 670, 493)  # type: ignore[index]
     truth = protocol.settings["all"]
     # Ids read one off would leave out the first picture of the folder and take one of the next.
     folder = Path(protocol.queries.paths[0]).parent.as_posix() + "/"
@@ -67,7 +67,7 @@ def test_the_real_classic_paris_files(tmp_path):
     protocol = load_protocol("paris6k", tmp_path, REAL / "paris6k_classic")
     assert len(protocol.queries) == 55
     assert protocol.queries.paths[0] == "jpg/paris_defense_000605.jpg"
-    assert protocol.boxes[0] == (130, 17, 843, 732)
+    assert protocol.boxes[0] == (130, 17, 843, 732)  # type: ignore[index]
     # Every query is in the database and right for itself.
     row = {path: i for i, path in enumerate(protocol.database.paths)}
     for query, judged in zip(protocol.queries.paths, protocol.settings["all"], strict=True):
@@ -192,7 +192,7 @@ def test_instre_counts_from_one(tmp_path):
     }
     scipy.io.savemat(tmp_path / "gnd_instre.mat", two)
     protocol = load_protocol("instre", tmp_path)
-    assert protocol.boxes[0] == (1, 2, 3, 4)
+    assert protocol.boxes[0] == (1, 2, 3, 4)  # type: ignore[index]
     score = trapezoid_metric(np.array([[2, 0, 1, 3]] * 2), protocol.settings["all"])
     assert score.means["map"] == 1.0
     misread = [Judgement(np.array([3, 1]))]
@@ -220,7 +220,7 @@ def test_classic_files_with_oxfords_prefix(tmp_path, caplog):
     protocol = load_protocol("oxford5k", tmp_path)
     assert len(protocol.database) == 57  # with the query images, without the damaged one
     assert protocol.queries.paths[2] == "jpg/hall_2.jpg"
-    assert protocol.boxes[2] == (1.5, 2, 30, 40)
+    assert protocol.boxes[2] == (1.5, 2, 30, 40)  # type: ignore[index]
     names = [protocol.database.paths[i] for i in protocol.settings["all"][2].positives]
     assert names == ["jpg/hall_2.jpg", "jpg/other.jpg"]
     assert all(len(ids) == 0 for ids in protocol.missing())

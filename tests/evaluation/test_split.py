@@ -73,7 +73,7 @@ def test_a_changed_image_or_box_is_described_again(
         split, "describe_images", lambda _, some, **__: np.ones((len(some), model.engine.dim), np.float32)
     )
     for boxes in (None, [(0, 0, 9, 9), None], [(0, 0, 8, 8), None], [(0, 0, 8, 8), None]):
-        SplitDescriptors(model, tmp_path / "parts", Shard())(images, boxes)  # type: ignore[arg-type]
+        SplitDescriptors(model, tmp_path / "parts", Shard())(images, boxes)
     assert len(list((tmp_path / "parts").iterdir())) == 3
 
 

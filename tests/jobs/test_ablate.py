@@ -1,3 +1,5 @@
+"""Tables of runs: rows that differ in what they decide, made once, with their interval."""
+
 import hashlib
 import json
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_every_row_of_a_table_decides_differently_from_every_other(name: str, tm
     for entry in table.entries:
         method = load_recipe(table.recipe, entry.changes).rounds[0].method
         # The pool of the table is larger than the small collection: told apart by its size alone.
-        seen = f"{method.pool if name == 'pool' else ''} {_decided(method, tmp_path / 'scratch')}"
+        seen = f"{method.pool if name == 'pool' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, union-attr]
         assert seen not in decided, f"{entry.name} decides what {decided.get(seen)} decides"
         decided[seen] = entry.name
 

@@ -1,3 +1,5 @@
+"""A pool built block by block, by several ranks, and resumed."""
+
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,8 @@ def test_ranks_build_the_pool_together(tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    features, computed = unit_rows(2, 50), []
+    features = unit_rows(2, 50)
+    computed: list[int] = []
 
     def stop_after(blocks: int) -> None:
         def nearest(features: Tensor, rows: Tensor, *args: int, **options: int) -> tuple[Tensor, Tensor]:
@@ -39,7 +42,7 @@ def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(pool_file, "nearest_rows", nearest)
 
-    real = pool_file.nearest_rows
+    real = pool_file.nearest_rows  # type: ignore[attr-defined]
     stop_after(3)
     with pytest.raises(KeyboardInterrupt):
         build_pool_blocks(features, 5, tmp_path, block_rows=10)
@@ -86,9 +89,10 @@ def test_a_stopped_approximate_build_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, plan = clustered()
-    real, searched = pool_file.search, []
+    real = pool_file.search  # type: ignore[attr-defined]
+    searched: list[int] = []
 
-    def search(features: Tensor, plan: Plan, first: int, last: int, **options: int):  # type: ignore[no-untyped-def]
+    def search(features: Tensor, plan: Plan, first: int, last: int, **options: int):
         if len(searched) == 2:
             searched.append(-1)
             raise KeyboardInterrupt

@@ -1,3 +1,5 @@
+"""SwAV: assignments that sum as they must, the queue, the swapped prediction."""
+
 from pathlib import Path
 
 import torch
@@ -39,7 +41,7 @@ def test_the_loss_with_and_without_a_full_queue(tmp_path: Path) -> None:
         batch = batch_of(method, start, step)
         state = method.state_dict()
         found = method.loss(batch, step, torch.Generator()).loss
-        weight = method.heads["prototypes"].heads[0].weight
+        weight = method.heads["prototypes"].heads[0].weight  # type: ignore[index, union-attr]
         torch.testing.assert_close(weight.norm(dim=1), torch.ones(10))
         projected = [normalize(method.heads["projection"](view[:, 0]), dim=1) for view in batch.views]
         scores = [each @ weight.T for each in projected]
@@ -64,7 +66,7 @@ def test_prototypes_wait_for_an_epoch_and_then_learn(tmp_path: Path) -> None:
         method.heads.zero_grad()
         loss = method.loss(batch_of(method, start, step), step, torch.Generator()).loss
         loss.backward()
-        losses.append(method.heads["prototypes"].heads[0].weight.grad is None)
+        losses.append(method.heads["prototypes"].heads[0].weight.grad is None)  # type: ignore[index, union-attr]
     assert losses == [True, True, False]
 
 

@@ -65,9 +65,9 @@ def test_closure_is_that_of_a_slow_search(spoken: list[tuple[int, int, bool]]) -
             held.append((str(a), str(b), same))
     reach = {str(i): {str(i)} for i in range(8)}
     for _ in range(8):
-        for a, b, same in held:
+        for a, b, same in held:  # type: ignore[assignment]
             if same:
-                joint = reach[a] | reach[b]
+                joint = reach[a] | reach[b]  # type: ignore[index]
                 for one in joint:
                     reach[one] = reach[one] | joint
     for one in reach:

@@ -1,3 +1,5 @@
+"""Backbones: the embedded one, timm's, and weights from files."""
+
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +50,7 @@ def test_a_torchvision_style_resnet_file_gives_timms_own_map(tmp_path: Path, wra
     mean = 255 * torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
     std = 255 * torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
     with torch.no_grad():
-        torch.testing.assert_close(backbone(photo).map, reference.forward_features((photo - mean) / std))
+        torch.testing.assert_close(backbone(photo).map, reference.forward_features((photo - mean) / std))  # type: ignore[operator]
     assert (backbone.channels, backbone.stride) == (2048, 32)
 
 

@@ -1,3 +1,5 @@
+"""Model files: they describe as before, and a changed or damaged one is refused."""
+
 import json
 from pathlib import Path
 
@@ -119,7 +121,7 @@ def test_a_model_with_weights_that_are_not_finite_is_refused(
     broken = create_network(_RECIPE.network)
     broken.load_state_dict(network.state_dict())
     with torch.no_grad():
-        broken.fc.weight[0, 0] = float("nan")  # type: ignore[union-attr]
+        broken.fc.weight[0, 0] = float("nan")  # type: ignore[operator, union-attr]
     file = tmp_path / "model.safetensors"
     save_model(file, broken, _RECIPE)
     with pytest.raises(UserError, match=r"not finite, such as fc\.weight"):

@@ -1,3 +1,5 @@
+"""The network from image to unit descriptor."""
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ def test_descriptors_are_unit_vectors_of_the_wanted_length() -> None:
     for rows in (pooled, described):
         torch.testing.assert_close(rows.norm(dim=1), torch.ones(3))
     assert network.fc is not None
-    expected = pooled @ network.fc.weight.T + network.fc.bias
+    expected = pooled @ network.fc.weight.T + network.fc.bias  # type: ignore[operator]
     torch.testing.assert_close(described, expected / expected.norm(dim=1, keepdim=True))
 
 

@@ -1,3 +1,5 @@
+"""A last layer refined by another and folded into one; early and late layers."""
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ def test_a_refined_layer_starts_as_it_was_and_folds_into_one() -> None:
     assert sum(p.numel() for p in refined.trained()) == 5 * 5 + 5  # the fixed part is not trained
     with torch.no_grad():
         refined.top.weight += 0.3 * torch.randn(5, 5)
-        refined.top.bias += 1
+        refined.top.bias += 1  # type: ignore[misc]
     torch.testing.assert_close(refined.folded()(x), refined(x))
 
 

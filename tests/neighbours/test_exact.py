@@ -1,3 +1,5 @@
+"""Exact neighbours, block by block."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -70,6 +72,6 @@ def test_among_equals_the_lower_column_is_larger(size: int) -> None:
     scores = torch.arange(200).expand(4, -1).remainder(torch.tensor([[2], [5], [50], [1000]])).float()
     values, columns = largest(scores, size)
     for row in range(4):
-        order = sorted(range(200), key=lambda j, row=row: (-float(scores[row, j]), j))[:size]
+        order = sorted(range(200), key=lambda j, row=row: (-float(scores[row, j]), j))[:size]  # type: ignore[misc]
         assert columns[row].tolist() == order
         assert values[row].tolist() == scores[row, order].tolist()

@@ -1,3 +1,5 @@
+"""Ticks, scales and numbers of the charts."""
+
 import re
 import xml.etree.ElementTree as ET
 
@@ -98,7 +100,7 @@ def test_a_long_legend_takes_several_rows_and_stays_inside():
     svg = ET.fromstring(line_chart("many", series))
     names = [one for one in svg.iter("text") if one.get("class") == "legend"]
     assert len({one.get("y") for one in names}) > 1
-    assert max(float(one.get("x")) + 6 * len(one.text) for one in names) <= 440
+    assert max(float(one.get("x")) + 6 * len(one.text) for one in names) <= 440  # type: ignore[arg-type]
 
 
 def test_nothing_to_draw_gives_nothing():

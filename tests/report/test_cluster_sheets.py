@@ -1,4 +1,7 @@
+"""Groups as a table and as pages."""
+
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +11,12 @@ from PIL import Image
 from insclr.errors import UserError
 from insclr.report.cluster_sheets import write_clusters
 from insclr.retrieval.cluster import Cluster
-from insclr.retrieval.store import IndexedImage, StoreInfo, create_store
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 
 
-def grouped(tmp_path, *groups):
+def grouped(tmp_path: Path, *groups: list[str]) -> tuple[list[Cluster], Store]:
     """A store of the named images, whose files need not exist, and the groups they are in."""
     store = create_store(tmp_path / "store", StoreInfo("m", "f", 1, tmp_path))
     names = [name for group in groups for name in group]

@@ -13,7 +13,7 @@ from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 def store_of(folder: Path, rows: list[dict[str, str]]) -> Store:
     store = create_store(folder / "store", StoreInfo("m", "0123456789abcdef", 2, folder))
     images = [IndexedImage(f"a/{i}.jpg", f"{i:x}", 1, 1, values) for i, values in enumerate(rows)]
-    store.upsert(images, np.tile(np.float32([1, 0]), (len(rows), 1)))
+    store.upsert(images, np.tile(np.float32([1, 0]), (len(rows), 1)))  # type: ignore[arg-type]
     return store
 
 

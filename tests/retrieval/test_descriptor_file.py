@@ -1,3 +1,5 @@
+"""Descriptor files: both formats, resumed, extended."""
+
 import shutil
 from pathlib import Path
 
@@ -70,7 +72,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     model: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descriptor_file, "_CHUNK", 2)
-    out, real, calls = tmp_path / "vectors.npz", descriptor_file.describe_images, []
+    out, real, calls = tmp_path / "vectors.npz", descriptor_file.describe_images, []  # type: ignore[attr-defined]
 
     def dies_at_the_second_chunk(*arguments: object, **options: object) -> object:
         calls.append(1)

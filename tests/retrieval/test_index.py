@@ -14,7 +14,7 @@ from histogram_describer import HistogramDescriber, draw, draw_things
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.retrieval.index import index_images
+from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.store import open_store
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -26,7 +26,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def index(images: Path, store: Path | str, **options: object) -> tuple[HistogramDescriber, object]:
+def index(images: Path, store: Path | str, **options: object) -> tuple[HistogramDescriber, IndexReport]:
     describer = HistogramDescriber()
     return describer, index_images(describer, list_images(images), store, **options)  # type: ignore[arg-type]
 

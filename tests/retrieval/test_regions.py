@@ -86,7 +86,7 @@ def created(recipe: NetworkRecipe) -> tuple[DescriptorNetwork, MapPooling]:
 @pytest.mark.parametrize("pooling", ["gem", "gem-learned", "mac", "spoc"])
 def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: str) -> None:
     torch.manual_seed(0)
-    network, map_pooled = created(NetworkRecipe(pooling=pooling, gem_p=2.5, dim=16, bias=True))
+    network, map_pooled = created(NetworkRecipe(pooling=pooling, gem_p=2.5, dim=16, bias=True))  # type: ignore[arg-type]
     maps = torch.rand(2, network.backbone.channels, 7, 9)
     with torch.inference_mode():
         for one, found in zip(maps, map_regions(maps.numpy(), map_pooled), strict=True):

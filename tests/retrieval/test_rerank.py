@@ -1,5 +1,7 @@
 """Each re-ranker against a literal slow version of its paper, and what holds for all of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -177,7 +179,7 @@ def test_diffusion_solves_the_papers_system(inside):
 def test_truncated_diffusion_works_on_the_querys_first_results_alone():
     database, queries = cloud(60), cloud(3, seed=1)
     before = rank(queries, database)
-    knobs = {"k": 6, "query_k": 3, "gamma": 2.0, "alpha": 0.9, "steps": 200}
+    knobs: dict[str, Any] = {"k": 6, "query_k": 3, "gamma": 2.0, "alpha": 0.9, "steps": 200}
     after = diffusion(queries, database, before, truncate=12, **knobs)
     for query in range(3):
         kept = before.ids[query, :12]
@@ -191,11 +193,11 @@ def slow_egt(database, query, first, k, threshold, depth):
     """The traversal with sets and sorting instead of a heap."""
     similar = database @ database.T
     strongest = {int(i): float(query @ database[i]) for i in first[:k]}
-    taken = []
+    taken: list[int] = []
     while strongest and len(taken) < depth:
-        fresh = []
+        fresh: list[int] = []
         while strongest and len(taken) < depth:
-            row = max(strongest, key=strongest.get)
+            row = max(strongest, key=strongest.__getitem__)
             if fresh and strongest[row] <= threshold:
                 break
             del strongest[row]
@@ -286,7 +288,7 @@ def test_sparse_jaccard_distances_equal_dense_ones() -> None:
     np.testing.assert_allclose(near, np.where(expected <= 0.6, expected, 0), atol=1e-5)
 
 
-def _dense_jaccard(rows: np.ndarray, k1: int, k2: int) -> np.ndarray:  # type: ignore[type-arg]
+def _dense_jaccard(rows: np.ndarray, k1: int, k2: int) -> np.ndarray:
     """Zhong et al. 2017 with whole matrices and sets, image by image."""
     count = len(rows)
     similar = rows @ rows.T

@@ -257,7 +257,14 @@ def test_ranks_index_and_evaluate_as_one_process(small_collection: Path, tmp_pat
             == 0
         )
     assert Rows.of(open_store(tmp_path / "store1")) == Rows.of(open_store(tmp_path / "store0"))
-    measured = ["evaluate", _MODEL, "--size", "32", "--labels", small_collection / "labels.csv"]
+    measured: list[str | Path] = [
+        "evaluate",
+        _MODEL,
+        "--size",
+        "32",
+        "--labels",
+        small_collection / "labels.csv",
+    ]
     ran = insclr(*measured, "--parts", tmp_path / "parts")
     assert ran.returncode == 0, ran.stderr
     alone = insclr(*measured, ranks=False)

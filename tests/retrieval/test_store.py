@@ -197,7 +197,7 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
 
     store = create_store(milvus_uri, INFO)
 
-    class Gone(grpc.RpcError):
+    class Gone(grpc.RpcError):  # type: ignore[misc]
         def details(self) -> str:
             return "Deadline Exceeded"
 

@@ -143,7 +143,7 @@ def test_a_store_that_is_busy_is_tried_again(
 ) -> None:
     from insclr.retrieval import watch as module
 
-    real, calls = module.index_images, []
+    real, calls = module.index_images, []  # type: ignore[attr-defined]
 
     def busy_first(*given: object, **more: object) -> IndexReport:
         calls.append(1)

@@ -1,3 +1,5 @@
+"""Several ranks do what one does."""
+
 import os
 import signal
 import socket
@@ -139,7 +141,7 @@ def _free_port() -> int:
 
 
 def test_two_ranks_have_the_loss_gradients_and_banks_of_one(small_collection: Path, tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_as_rank, (2, _free_port(), small_collection, tmp_path), nprocs=2)
+    torch.multiprocessing.spawn(_as_rank, (2, _free_port(), small_collection, tmp_path), nprocs=2)  # type: ignore[attr-defined]
     for batch_norm, method in _CASES:
         alone = _two_steps(Ranks(), small_collection, tmp_path, batch_norm, method)
         assert alone["backbone.first.weight"].abs().max() > 1e-3

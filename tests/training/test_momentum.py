@@ -1,3 +1,5 @@
+"""The slow copy of a network."""
+
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ def _network() -> DescriptorNetwork:
 
 def test_trained_weights_follow_statistics_are_copied_and_the_rest_stays() -> None:
     network = _network()
-    network.backbone.early.requires_grad_(False)  # type: ignore[union-attr]
+    network.backbone.early.requires_grad_(False)  # type: ignore[attr-defined]
     slow = MomentumNetwork(network, 0.9)
     start = {name: value.clone() for name, value in slow.network.state_dict().items()}
     with torch.no_grad():

@@ -11,19 +11,18 @@ from insclr.jobs.train import train
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunFolder, RunReader
 from insclr.tracking import read_metrics
-from insclr.training import features
-from insclr.training import train as train_module
+from insclr.training import features, stages
 
 
 def fail_in_round(patch: pytest.MonkeyPatch, number: int) -> None:
-    train_round = train_module.train_round
+    train_round = stages.train_round  # type: ignore[attr-defined]
 
     def failing(this):
         if this.number == number:
             raise UserError("no luck")
         return train_round(this)
 
-    patch.setattr(train_module, "train_round", failing)
+    patch.setattr(stages, "train_round", failing)
 
 
 def failed(images: Path, out: Path, in_round: int, **options: object) -> None:
@@ -36,7 +35,7 @@ def failed(images: Path, out: Path, in_round: int, **options: object) -> None:
 def noted_bars(patch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Title, total and start of every bar that describing shows from now on."""
     bars: list[tuple[str, int, int]] = []
-    shown = features.progress_bar
+    shown = features.progress_bar  # type: ignore[attr-defined]
 
     def noted(title: str, total: int, done: int = 0):
         bars.append((title, total, done))

@@ -28,7 +28,7 @@ def same_view_of_different_things(seed: int = 0) -> Photos:
     for number, token in enumerate(tokens):
         for stand in rng.permutation(12)[:10]:
             picture = _jittered(stands[stand], rng)
-            picture.paste(token, tuple(int(v) for v in rng.integers(10, SIDE - 74, 2)))
+            picture.paste(token, tuple(int(v) for v in rng.integers(10, SIDE - 74, 2)))  # type: ignore[arg-type]
             photos.setdefault(f"token-{number}", []).append(picture)
     return photos
 

@@ -96,7 +96,7 @@ def test_before_and_after(page: Page, root: Path) -> None:
     assert page.one("#compare [aria-pressed=true]").text == "After"
     page.after(lambda: ActionChains(page.browser).send_keys("b").perform())
     assert page.one("#compare [aria-pressed=true]").text == "Before"
-    assert page.one(".tile").get_attribute("data-ref").startswith("1:")
+    assert page.one(".tile").get_attribute("data-ref").startswith("1:")  # type: ignore[union-attr]
 
 
 def test_the_whole_way_by_keyboard(page: Page, root: Path) -> None:

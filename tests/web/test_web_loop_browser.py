@@ -122,7 +122,7 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
     browser: object, collection: ServedStore, tmp_path: Path
 ) -> None:
     with served_page(collection) as address:
-        page = Page(browser, address)
+        page = Page(browser, address)  # type: ignore[arg-type]
         before = _first_row_precision(page, collection)
         name = _name_the_first_thing(page)
         assert _answer_screens(page) > 5
@@ -156,5 +156,5 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
 def _of(store: object) -> ModelDescriber:
     from insclr.model.model_file import resolve_model
 
-    name = store.info.model
+    name = store.info.model  # type: ignore[attr-defined]
     return ModelDescriber(name, resolve_model(name))

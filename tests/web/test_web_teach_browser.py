@@ -89,7 +89,7 @@ def test_from_the_gallery_to_a_name_to_the_search_results(window: Window, collec
     # The link is the thing's own: it leads there again.
     window.open(window.browser.current_url.removeprefix(window.address))
     window.browser.refresh()
-    window.until(lambda: window.one("#name").get_attribute("value").startswith("<img"))
+    window.until(lambda: window.one("#name").get_attribute("value").startswith("<img"))  # type: ignore[union-attr]
     row = collection.row(int(photo.partition(":")[2]))
     assert collection.said.said().name_of(row.image.hash) == "<img src=x onerror=alert(1)> mug"
     window.open("things")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from insclr.errors import UserError
+from insclr.errors import WHERE_IT_RUNS, UserError
 
 
 class _FullSummaries(TyperGroup):
@@ -79,12 +79,14 @@ def say_when_stopped(kept: Callable[[], str]) -> None:
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
-    from insclr.cli import calibrate, evaluation, names, photos, search, training  # noqa: F401  (they register their commands)
+    from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("insclr.engine").setLevel(logging.INFO)  # it says in one line which engine describes
     say_when_stopped(lambda: _GO_ON)
     try:
+        if not hasattr(os, "fork"):
+            raise UserError(WHERE_IT_RUNS)
         with _stopped_in_order():
             _require_text(sys.argv)
             app()
@@ -150,4 +152,5 @@ def _leave_it_to_the_parent() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-os.register_at_fork(after_in_child=_leave_it_to_the_parent)
+if hasattr(os, "register_at_fork"):  # else there is no fork, and `main` says so
+    os.register_at_fork(after_in_child=_leave_it_to_the_parent)

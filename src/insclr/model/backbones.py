@@ -11,14 +11,8 @@ from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
 from insclr.errors import UserError
-from insclr.model.weights import (
-    EMBEDDED,
-    embedded_weights,
-    fit_weights,
-    hub_file,
-    read_weights,
-    require_finite,
-)
+from insclr.model.stored import EMBEDDED
+from insclr.model.weights import embedded_weights, fit_weights, hub_file, read_weights, require_finite
 from insclr.torchvision_import import import_timm
 
 timm: Any = import_timm()

@@ -1,30 +1,27 @@
 """One file a model: weights and, in its metadata, the recipe that made it and a digest of its content."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.files import whole_file
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.model.stored import (
-    FORMAT,
     MODEL_NAME,
     StoredModel,
     digest,
     find_model_file,
     pretrained_recipe,
     read_model_file,
+    write_model_file,
 )
 from insclr.model.weights import misfits
-from insclr.recipe import Recipe, to_toml
+from insclr.recipe import Recipe
 
 __all__ = ["MODEL_NAME", "Model", "as_model", "load_model", "resolve_model", "save_model", "weights_of"]
 
@@ -47,12 +44,7 @@ def save_model(
     path: Path | str, network: DescriptorNetwork, recipe: Recipe, notes: Mapping[str, str] = {}
 ) -> str:
     """Write the model whole under `path` and give back its fingerprint; `notes` stand beside the recipe."""
-    weights = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
-    metadata = {"format": FORMAT, "recipe": to_toml(recipe), "notes": json.dumps(dict(notes))}
-    metadata["digest"] = digest(weights_of(weights), metadata)
-    with whole_file(path) as scratch:
-        safetensors.torch.save_file(weights, scratch, metadata=metadata)
-    return metadata["digest"][:16]
+    return write_model_file(path, weights_of(network.state_dict()), recipe, notes).fingerprint
 
 
 def load_model(path: Path | str) -> Model:

@@ -1,4 +1,4 @@
-"""What a model file holds, read without torch: a search needs the settings and the last layer, no more."""
+"""A model file, read and written without torch: a search needs the settings and the last layer, no more."""
 
 import hashlib
 import json
@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from insclr.errors import UserError
-from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table
+from insclr.files import whole_file
+from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
 
 MODEL_NAME = "model.safetensors"
 PRETRAINED = "pretrained:"
+EMBEDDED = "efficientnet_lite0"  # the backbone whose weights are installed with us
 FORMAT = "insclr-2"
 _OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
 _MAX_SIZE, _MAX_SCALES = 4096, 16
@@ -28,12 +31,18 @@ Weights = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The weights by their names, the recipe they came from, and a name for exactly this content."""
+    """The weights by their names, the recipe they came from, and a digest of exactly this content."""
 
     weights: Weights
     recipe: Recipe
-    fingerprint: str
+    digest: str
     notes: Mapping[str, str] = field(default_factory=dict)
+    format: str = FORMAT
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest as far as it takes to tell models apart."""
+        return self.digest[:16]
 
 
 def find_model_file(name: str | Path) -> Path | None:
@@ -50,7 +59,7 @@ def find_model_file(name: str | Path) -> Path | None:
     if not path.exists():
         raise UserError(
             f"There is no model {name}: give a run folder, a {MODEL_NAME} file, or pretrained:NAME "
-            f"(for example pretrained:efficientnet_lite0)."
+            f"(for example pretrained:{EMBEDDED})."
         )
     return path
 
@@ -101,12 +110,23 @@ def read_model_file(path: Path | str) -> StoredModel:
     try:
         recipe = _read_recipe(metadata)
         notes = {str(name): str(text) for name, text in json.loads(metadata["notes"]).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} has no recipe that can be read ({error}): copy or train it again."
         ) from error
     _require_sane(path, recipe.descriptor)
-    return StoredModel(weights, recipe, expected[:16], notes)
+    return StoredModel(weights, recipe, expected, notes, metadata["format"])
+
+
+def write_model_file(
+    path: Path | str, weights: Weights, recipe: Recipe, notes: Mapping[str, str]
+) -> StoredModel:
+    """Write a model file whole under `path`; `notes` stand beside the recipe. What it holds."""
+    metadata = {"format": FORMAT, "recipe": to_toml(recipe), "notes": json.dumps(dict(notes))}
+    metadata["digest"] = digest(weights, metadata)
+    with whole_file(path) as scratch:
+        safetensors.numpy.save_file(dict(weights), scratch, metadata=metadata)
+    return StoredModel(weights, recipe, metadata["digest"], notes)
 
 
 def digest(weights: Weights, metadata: Mapping[str, str]) -> str:
@@ -133,12 +153,19 @@ def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
     """The recipe in a model file; of an older one the parts that describing needs."""
     table = tomllib.loads(metadata["recipe"])
     if metadata["format"] == _OLDER_FORMAT:
-        network = NetworkRecipe(bias=True).with_(**table["network"])
-        descriptor = DescriptorRecipe().with_(
-            **table["descriptor"] | {"scales": tuple(table["descriptor"]["scales"])}
+        network, descriptor = ({**table[part]} for part in ("network", "descriptor"))
+        descriptor["scales"] = tuple(descriptor["scales"])
+        return Recipe(
+            name=table["name"],
+            network=NetworkRecipe(**{"bias": True} | _known(network, NetworkRecipe)),
+            descriptor=DescriptorRecipe(**_known(descriptor, DescriptorRecipe)),
         )
-        return Recipe(name=table["name"], network=network, descriptor=descriptor)
     return from_table(table)
+
+
+def _known(table: Mapping[str, Any], kind: type[NetworkRecipe | DescriptorRecipe]) -> dict[str, Any]:
+    """The keys that there still are."""
+    return {key: value for key, value in table.items() if key in kind.model_fields}
 
 
 def _require_sane(path: Path, descriptor: DescriptorRecipe) -> None:

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from insclr.errors import UserError
 from insclr.model.stored import refuse_broken
 
-EMBEDDED = "efficientnet_lite0"
-
 # EfficientNet-Lite0's blocks in each of its seven stages; the embedded file numbers them in one row.
 _LITE0_STAGES = (1, 2, 2, 3, 3, 4, 1)
 _LITE0_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
@@ -31,7 +29,7 @@ _LITE0_BLOCK = {
 _LITE0_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 # Heads of the usual classifiers: a descriptor network has no use for them.
 _CLASSIFIER = re.compile(r"^(fc|classifier|head|head_dist|_fc)\.")
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "extractor")
 
 
 def embedded_weights() -> dict[str, Tensor]:

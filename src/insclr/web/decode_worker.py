@@ -40,7 +40,11 @@ def main() -> None:
 
 
 def _limit_itself() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    except (ValueError, OSError):
+        if sys.platform == "linux":
+            raise  # macOS takes no limit of address space: there what the header says must do
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)  # searches go first

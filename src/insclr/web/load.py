@@ -1,12 +1,14 @@
 """How much a server takes on at once, and the numbers it tells about itself."""
 
 import resource
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_MEMORY_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes that getrusage counts memory in
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
 
@@ -69,7 +71,7 @@ class Numbers:
         gauges = gauges | {
             "process_start_time_seconds": self._began,
             "process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
-            "process_peak_memory_bytes": usage.ru_maxrss * 1024.0,
+            "process_peak_memory_bytes": float(usage.ru_maxrss * _MEMORY_UNIT),
         }
         lines = ["# TYPE insclr_requests_total counter"]
         with self._lock:

@@ -255,7 +255,7 @@ def _version(told: str) -> tuple[int, int]:
 
 @contextmanager
 def _explained(uri: str) -> Iterator[None]:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
     from pymilvus.exceptions import MilvusException
 
     try:

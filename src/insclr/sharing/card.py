@@ -1,0 +1,154 @@
+"""The model card: what a model is, was made of and is good for, in Markdown with front matter for the hub."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from insclr.model.stored import StoredModel
+from insclr.recipe import Recipe, to_toml
+from insclr.sharing.origin import Origin
+from insclr.sharing.results import Result
+
+_TAGS = ("insclr", "image-retrieval", "instance-retrieval", "self-supervised-learning")
+_USE = """\
+For finding photos of the same particular thing (this building, this product, this animal) in collections like the
+one below: search, groups, near-duplicates. Not for telling categories apart, and not for recognising people.
+
+- Things unlike those that it was trained on are described as the backbone describes them, or little better.
+- A similarity is not a probability: `insclr calibrate` makes it one on the collection at hand.
+- The backbone learned from images of the web, with what they show too often and too rarely.
+- Nobody has looked for unfair differences between kinds of things or places. Do not decide about people by it."""
+_CITATION = """\
+The method: Zelu Deng, Yujie Zhong, Sheng Guo, Weilin Huang, *InsCLR: Improving Instance Retrieval with
+Self-Supervision*, AAAI 2022."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Counts alone: names of files and places of folders are nobody else's business."""
+
+    images: int | None = None  # all that were found; None where that is not recorded
+    left_out: int | None = None  # of these, what could not be read
+    labels: str = ""  # what was learned from labels or answers; empty = nothing
+
+    def sentence(self) -> str:
+        """What it was trained on."""
+        if self.images is None:
+            found = "How many images it was trained on is not recorded."
+        else:
+            read = f", {self.left_out:,} of them left out as unreadable" if self.left_out else ""
+            found = f"{self.images:,} images of a private collection{read}. They are not published."
+        taught = f"Labels: {self.labels}." if self.labels else "No labels were used."
+        return f"{found} {taught}"
+
+
+def training_data(
+    stored: StoredModel, images: int | None = None, left_out: int | None = None
+) -> TrainingData:
+    """What the notes of a model file tell; `images` and `left_out` where its run folder tells more."""
+    noted = stored.notes.get("images", "")
+    if images is None and noted.isdecimal():
+        images = int(noted)
+    labels = "; ".join(stored.notes[key] for key in ("labels", "answers") if key in stored.notes)
+    return TrainingData(images, left_out, labels)
+
+
+def model_card(
+    repo: str,
+    stored: StoredModel,
+    origin: Origin,
+    data: TrainingData,
+    results: Sequence[Result] = (),
+    license: str = "",
+) -> str:
+    """The card of the model; `license` is that of the model, by default that of the weights it started from."""
+    license = license or origin.license
+    licence = f"This model: {license}." if license else "Its licence was not stated by whoever shared it."
+    parts = [
+        _front_matter(repo, origin, results, license),
+        f"# {repo.partition('/')[2]}\n\n{_summary(stored.recipe, stored)}",
+        "## Use\n\n```console\n"
+        f"$ pip install insclr\n$ insclr pull {repo} --out model.safetensors\n"
+        "$ insclr index model.safetensors PHOTOS --store STORE\n$ insclr serve STORE\n```",
+        f"## Intended use and limits\n\n{_USE}",
+        f"## Training data\n\n{data.sentence()}",
+        f"## Results\n\n{_results(results)}",
+        f"## Licence\n\n{licence} It holds, in changed form: {origin.about}",
+        f"## Recipe\n\n```toml\n{to_toml(stored.recipe)}```",
+        f"## Citation\n\n{_CITATION}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(repo: str, origin: Origin, results: Sequence[Result], license: str) -> str:
+    lines = [f"license: {_yaml(license)}"] if license else []
+    lines += ["library_name: insclr", "pipeline_tag: image-feature-extraction", "tags:"]
+    lines += [f"- {tag}" for tag in _TAGS]
+    if origin.base_model:
+        lines.append(f"base_model: {_yaml(origin.base_model)}")
+    public = [result for result in results if result.benchmark]
+    if public:
+        lines += ["model-index:", f"- name: {_yaml(repo.partition('/')[2])}", "  results:"]
+    for result in public:
+        lines += ["  - task:", "      type: image-feature-extraction", "      name: instance retrieval"]
+        lines += ["    dataset:", f"      type: {_yaml(result.benchmark)}"]
+        lines += [f"      name: {_yaml(result.measured_on)}", "    metrics:"]
+        for name, value in result.figures.items():
+            lines += [f"    - type: {_yaml(name)}", f"      value: {value:.2f}"]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _yaml(text: str) -> str:
+    """A string as YAML: JSON's are."""
+    return json.dumps(text)
+
+
+def _summary(recipe: Recipe, stored: StoredModel) -> str:
+    network, images = recipe.network, recipe.descriptor
+    length = stored.weights["fc.weight"].shape[0] if "fc.weight" in stored.weights else 0
+    pooling = f"{network.pooling}, p = {network.gem_p:g}" if network.pooling == "gem" else network.pooling
+    methods = ", ".join(dict.fromkeys(each.method.name for each in recipe.rounds))
+    rows = [
+        ("backbone", network.backbone),
+        ("pooling", pooling),
+        (
+            "descriptor",
+            f"unit vector of {length or 'as many'} numbers{'' if length else ' as the backbone has features'}",
+        ),
+        (
+            "images",
+            f"{images.size} pixels, {images.fit}; scales {', '.join(f'{s:g}' for s in images.scales)}",
+        ),
+        ("recipe", f"{recipe.name}{f': {recipe.about}' if recipe.about else ''}"),
+        ("method", f"{methods}; {len(recipe.rounds)} rounds"),
+        ("digest", f"`{stored.digest}`"),
+    ]
+    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in rows)])
+    return (
+        "A network that describes a photo by a unit vector: photos of the same particular thing have a high inner "
+        f"product. Made with insclr.\n\n{table}\n\nThe digest is over the weights and the recipe; `insclr pull` "
+        "refuses a file that does not have its own."
+    )
+
+
+def _results(results: Sequence[Result]) -> str:
+    if not results:
+        return "Not measured, or not told."
+    names = list(dict.fromkeys(name for result in results for name in result.figures))
+    lines = [
+        " | ".join(["| measured on", *(_shown(name) for name in names)]) + " |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    for result in results:
+        figures = [f"{result.figures[name]:.1f}" if name in result.figures else "" for name in names]
+        lines.append(" | ".join([f"| {_cell(result.measured_on)}", *figures]) + " |")
+    return "In percent.\n\n" + "\n".join(lines)
+
+
+def _shown(name: str) -> str:
+    return name.replace("map", "mAP").replace("mp", "mP").replace("r@", "R@")
+
+
+def _cell(text: str) -> str:
+    """Text in a Markdown table: a name from elsewhere ends neither its cell nor its line."""
+    return " ".join(text.split()).replace("|", "\\|")
