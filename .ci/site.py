@@ -54,7 +54,8 @@ def made_pages() -> dict[str, str]:
     """Every file that the site has and the folder docs has not, by its name."""
     pages = {name: (_ROOT / source).read_text() for source, name in _AT_ROOT.items()}
     pages = {name: _of_root(text) if name.endswith(".md") else text for name, text in pages.items()}
-    return pages | {"cli.md": cli_page()}
+    notebooks = {f"notebooks/{file.name}": file.read_text() for file in (_ROOT / "notebooks").glob("*.ipynb")}
+    return pages | notebooks | {"cli.md": cli_page()}
 
 
 def _of_root(text: str) -> str:

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+import insclr
+
 _ROOT = Path(__file__).parents[1]
 _LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 
@@ -59,6 +61,18 @@ def test_pages_of_the_root_link_to_pages_of_the_site(site: ModuleType) -> None:
     assert site.to_root("[a](../README.md#demo) [b](faq.md) [c](../NOTICE)") == (
         "[a](index.md#demo) [b](faq.md) [c](NOTICE.txt)"
     )
+
+
+def test_links_of_made_pages_lead_to_files_of_the_site(site: ModuleType) -> None:
+    made = site.made_pages()
+    for name, text in made.items():
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text) if name.endswith(".md") else ():
+            assert target in made or (_ROOT / "docs" / target).is_file(), f"{name}: {target}"
+
+
+def test_the_reference_of_python_has_every_public_name() -> None:
+    page = (_ROOT / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^::: insclr\.(\w+)$", page, re.MULTILINE)) == sorted(insclr.__all__)
 
 
 class _Loads(HTMLParser):
