@@ -4,6 +4,7 @@ import itertools
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ def test_recipes_shown_can_be_read(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "recipe.toml").write_text(block)
         load_recipe(tmp_path / "recipe.toml")
+
+
+def test_every_extra_is_explained() -> None:
+    extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.+?`) \|", (_ROOT / "docs" / "getting-started.md").read_text(), re.MULTILINE)
+    assert set(extras) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
 def test_links_between_pages_lead_somewhere() -> None:
