@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo docs test test-slow test-milvus attack soak bench dist try-dist clean
+.PHONY: demo docs test test-slow test-min test-milvus coverage attack soak bench dist try-dist clean
 
 demo: $(VENV)/.core
 	$(BIN)/insclr demo --out demo
@@ -23,6 +23,20 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# Which lines the fast tests run, room by room: build/coverage/index.html.
+coverage: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+# The fast tests with the lowest versions that pyproject.toml allows; constraints-min.txt says how it is made.
+test-min: build/min/.done
+	OMP_NUM_THREADS=1 build/min/bin/pytest -n 2 --dist loadfile
+
+build/min/.done: pyproject.toml constraints-min.txt
+	rm -rf build/min && $(PYTHON) -m venv build/min
+	build/min/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-min.txt torch torchvision
+	build/min/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-min.txt -e '.[dev]'
+	touch $@
 
 # All tests of the cluster store against a real Milvus server: about 6 minutes. make test runs one of them.
 test-milvus: $(VENV)/.dev

@@ -28,7 +28,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     with running_hub() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
         template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for place in (constants, huggingface_hub.file_download):  # older versions keep a second one
+            monkeypatch.setattr(place, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+        # Older versions decide once a session whether they are offline.
+        getattr(huggingface_hub.utils, "reset_sessions", lambda: None)()
         # The stand-in takes plain uploads: the chunk store of hf_xet is a service of its own.
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "nobody" / "token"))

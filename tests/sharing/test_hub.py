@@ -191,6 +191,7 @@ def test_a_pull_that_fails_says_why_and_leaves_what_was_there(
     hub.cut = 1000 if spoilt == "short" else 0
     if spoilt == "offline":
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        getattr(huggingface_hub.utils, "reset_sessions", lambda: None)()
     if spoilt == "unreachable":
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     (old := tmp_path / "out" / "model.safetensors").parent.mkdir()

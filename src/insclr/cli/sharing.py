@@ -6,14 +6,13 @@ from typing import Annotated
 import typer
 
 from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import ModelName
 
 Repository = Annotated[str, typer.Argument(help="USER/NAME on the Hugging Face hub.", metavar="USER/NAME")]
 
 
 @app.command()
 def push(
-    model: ModelName,
+    model: Annotated[str, typer.Argument(help="Run folder or model file.", metavar="MODEL")],
     repo: Repository,
     public: Annotated[
         bool, typer.Option("--public", help="For everybody to read; else for you alone.")

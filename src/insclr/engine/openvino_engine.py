@@ -74,5 +74,6 @@ def _compiled(graph: Graph, options: dict[str, str], cache: EngineCache | None, 
             pass  # of another processor or build: compiled anew
     made = core.compile_model(core.read_model(graph.content), "CPU", options)
     if cache is not None:
-        cache.write(name, stamp, made.export_model().getvalue(), {})
+        exported = made.export_model()  # older versions give bytes
+        cache.write(name, stamp, exported if isinstance(exported, bytes) else exported.getvalue(), {})
     return made
