@@ -141,6 +141,20 @@ def test_a_segment_of_which_most_is_gone_is_written_anew(store: LocalStore) -> N
     assert store.search(vectors[:1], 1).ids.tolist() == [[-1]]
 
 
+def test_what_a_killed_packing_left_goes_with_the_next_writing(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, unit_vectors(500))
+    with monkeypatch.context() as killed:  # after the list was written, before what it replaces was removed
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with store.writing():
+            store.delete([f"{i}.jpg" for i in range(400)])
+    assert segment_rows(store) == [100, 500]
+    with store.writing():
+        pass
+    assert segment_rows(store) == [100]
+
+
 def test_rows_described_anew_again_and_again_stay_right(store: LocalStore) -> None:
     latest = unit_vectors(1000)
     add(store, latest)

@@ -63,6 +63,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to run what is in the file
+            reason = "it is no torch file, or holds more than tensors"
         raise UserError(
             f"{path} is not a whole weights file: {reason}. Give a .safetensors file or a torch state dict."
         ) from error

@@ -82,14 +82,18 @@ class Segments:
         return NearestRows([*parts, Part(in_memory(halves), ids)], self._dim)
 
     def pack(self) -> None:
-        """Move the tail into segments where it has grown long, if that is possible just now."""
-        if not self._has_log() or not self._current()[-1]:
+        """Move the tail into segments where it has grown long, if that is possible just now.
+
+        What a pack that was killed has left is removed.
+        """
+        if not self._has_log() or not (self._current()[-1] or self._left_over(self._list())):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with only_writer(self._folder / "writer.lock", 0.0):
                 while self._pack():
                     pass
+                self._clear(self._list())
         except UserError:
             pass  # another process is at it
         except OSError as error:
@@ -183,10 +187,17 @@ class Segments:
         """Make this the list, and forget what only earlier ones needed."""
         self._run("INSERT OR REPLACE INTO notes VALUES (?, ?)", [_NOTE, json.dumps(asdict(listed))])
         self._run("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
+        self._clear(listed)
+
+    def _left_over(self, listed: _List) -> list[Path]:
+        """The folders that the list does not name."""
         names = {one.name for one in listed.segments}
-        for folder in self._folder.iterdir():
-            if folder.is_dir() and folder.name not in names:
-                shutil.rmtree(folder, ignore_errors=True)  # who has it open keeps its content
+        there = self._folder.iterdir() if self._folder.exists() else ()
+        return [folder for folder in there if folder.is_dir() and folder.name not in names]
+
+    def _clear(self, listed: _List) -> None:
+        for folder in self._left_over(listed):
+            shutil.rmtree(folder, ignore_errors=True)  # who has it open keeps its content
 
     def _list(self) -> _List:
         found = self._run("SELECT text FROM notes WHERE name = ?", [_NOTE])
