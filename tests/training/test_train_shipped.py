@@ -9,6 +9,8 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
+from insclr.errors import UserError
+from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
@@ -123,3 +125,12 @@ def test_the_guard_undoes_a_round_that_collapses(
     else:
         start = safetensors.torch.load_file(run / "start.safetensors")
         assert torch.equal(ends[0]["fc.weight"], start["weight"])
+
+
+def test_a_backbone_without_late_layers_is_refused_before_photos_are_described(
+    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backbone, "has_late", property(lambda _: False))
+    with pytest.raises(UserError, match="choose the recipe fast"):
+        train(small_collection, tmp_path / "run", "default", changes=SHIPPED)
+    assert not (tmp_path / "run" / "cache").exists()

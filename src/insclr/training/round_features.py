@@ -85,10 +85,7 @@ class RoundFeatures:
 
     def maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
         """The maps of every image that enter the late layers, flattened."""
-        if not network.backbone.has_late:
-            raise UserError(
-                f"train = late does not know the late layers of {network.backbone.name}: set train = all instead."
-            )
+        require_late(network)
         return self._computed(network, recipe, recipe.cached_views, maps=True)
 
     def at_scale(self, network: DescriptorNetwork, recipe: RoundRecipe, scale: float) -> PooledFeatures:
@@ -164,6 +161,15 @@ class RoundFeatures:
         chosen = self.ranks.from_first(engine.name if engine else "")
         engine = engine or opened(chosen)
         return None if chosen == "torch" else engine
+
+
+def require_late(network: DescriptorNetwork) -> None:
+    """Refuse a backbone whose late layers are not known."""
+    if not network.backbone.has_late:
+        raise UserError(
+            f"train = late does not know the late layers of {network.backbone.name}: choose the recipe fast, or set "
+            "train = all in its rounds."
+        )
 
 
 def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:

@@ -33,7 +33,7 @@ from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.round import Round, Trained, train_round
-from insclr.training.round_features import RoundFeatures
+from insclr.training.round_features import RoundFeatures, require_late
 from insclr.training.schedule import seconds_for_round
 from insclr.training.sources.choose import choose_source
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
@@ -82,6 +82,8 @@ class Training:
         torch.manual_seed(self.recipe.seed)
         with working("loading the network"):
             self.network = create_network(self.recipe.network).to(self.device)
+        if any(each.train == "late" for each in self.recipe.rounds):
+            require_late(self.network)  # now, rather than when all photos are described
         done = ranks.from_first(run.finished_rounds())
         self.plan = Plan(self.recipe, len(self.listed), done)
         say(self.plan.line())
