@@ -34,7 +34,7 @@ def soak() -> bool:
     return SOAK
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     if _ROWS:
         terminalreporter.write_line("\n| tried | found | bar |\n|---|---|---|")
         for row in _ROWS:
