@@ -4,10 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-min test-milvus coverage attack soak bench dist try-dist clean
+.PHONY: demo docs test test-slow test-min test-milvus coverage attack soak bench dist try-dist clean
 
 demo: $(VENV)/.core
 	$(BIN)/insclr demo --out demo
+
+# The documentation as a site in build/site, to be read without a network.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -70,6 +75,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) -e '.[dev]'
 	-$(PIP) milvus
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) -e '.[docs]'
 	touch $@
 
 clean:

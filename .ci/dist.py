@@ -17,6 +17,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[1]
 _PARTS = ("src", "tests", "docs", "LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "CITATION.cff")
 _PARTS += (
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "MANIFEST.in",
     "Makefile",
@@ -24,7 +25,7 @@ _PARTS += (
     "constraints-min.txt",
     "pyproject.toml",
 )
-_PARTS += ("benchmarks", "notebooks")
+_PARTS += ("mkdocs.yml", ".ci", "benchmarks", "notebooks")
 
 
 def build(folder: Path, epoch: int) -> list[Path]:

@@ -1,3 +1,5 @@
+"""Checkpoints: the last few are kept, damaged ones passed over."""
+
 import io
 import pickle
 import random

@@ -1,3 +1,5 @@
+"""The command line: help, mistakes, and each command once."""
+
 import json
 import os
 import re

@@ -1,8 +1,10 @@
 """What the README and the docs tell people to type works as it stands there."""
 
+import itertools
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import typer
 
 from insclr.cli import app, main
+from insclr.recipe import load_recipe
 
 _ROOT = Path(__file__).parents[1]
 _PAGES = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").glob("*.md"))]
@@ -51,10 +54,41 @@ def test_every_command_shown_exists_with_its_options(line: str) -> None:
     command.make_context(name, arguments)
 
 
+@pytest.mark.parametrize("line", [line for _, line in _commands() if line.startswith("insclr train")])
+def test_every_training_shown_has_a_recipe_that_takes_its_settings(line: str) -> None:
+    arguments = shlex.split(line)
+    after = list(itertools.pairwise(arguments))
+    recipe = next((value for option, value in after if option == "--recipe"), "default")
+    load_recipe(recipe, tuple(value for option, value in after if option == "--set"))
+
+
+def test_recipes_shown_can_be_read(tmp_path: Path) -> None:
+    blocks = [block for page in (_ROOT / "docs").glob("*.md") for block in _blocks(page, "toml")]
+    assert blocks
+    for block in blocks:
+        (tmp_path / "recipe.toml").write_text(block)
+        load_recipe(tmp_path / "recipe.toml")
+
+
+def test_every_extra_is_explained() -> None:
+    extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.+?`) \|", (_ROOT / "docs" / "getting-started.md").read_text(), re.MULTILINE)
+    assert set(extras) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in _PAGES:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)", page.read_text()):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(there), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """What headings are linked by: lower case, words joined by hyphens, other signs left out."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
 
 
 def test_the_story_of_the_readme(
@@ -76,3 +110,24 @@ def test_the_story_of_the_readme(
     assert _call(["search", "STORE", "PHOTOS/thing3-1.png", "--top", "3"]) == 0
     assert "thing3-1.png" in capsys.readouterr().out  # a photo finds itself
     assert (tmp_path / "RUN" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_first_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/getting-started.md, command by command, but for the page that would wait for visitors."""
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for name, line in _commands():
+        if name == "getting-started.md" and not line.startswith("insclr serve"):
+            assert _call(shlex.split(line)[1:]) == 0, line
+            said[line.split()[1]] = capsys.readouterr().out
+    before, after = (
+        float(re.search(rf"^{name} +([\d.]+)", said["compare"], re.MULTILINE)[1])  # type: ignore[index]
+        for name in ("pretrained:efficientnet_lite0", "RUN")
+    )
+    assert after > before + 5  # the page shows 14
+    assert re.findall(r"maybe|sure", said["search"])
+    assert (tmp_path / "RUN" / "report.html").exists()
+    assert (tmp_path / "difference.html").exists()

@@ -1,3 +1,5 @@
+"""Files and folders that are there whole or not at all."""
+
 import os
 import socket
 import subprocess

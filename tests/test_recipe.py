@@ -1,3 +1,5 @@
+"""Recipes: written and read, the paper's numbers, and every way to be wrong."""
+
 import tomllib
 from pathlib import Path
 
@@ -178,3 +180,20 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
     recipe = Recipe()
     assert recipe.with_(name="other").fingerprint() == recipe.fingerprint()
     assert recipe.with_(seed=1).fingerprint() != recipe.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = " + "[" * 5000, "nested too deeply"),
+        ("seed = " + "1" * 5000, "not valid TOML"),
+        ("extends = 5", "names no recipe"),
+        ("extends = 'fast'\neach_round = 5", "each_round must be a table"),
+        ("[[rounds]]\ntimes = 1000000000000", "from 1 to 1000"),
+        ("[network]\ndim = 1000000000000", "network.dim"),
+    ],
+)
+def test_a_recipe_that_means_harm_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(UserError, match=says):
+        load_recipe(tmp_path / "recipe.toml")

@@ -1,3 +1,5 @@
+"""What a run folder keeps, and what can be read from it."""
+
 import json
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""torchvision beside any build of torch."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""The metrics of a run that was resumed."""
+
 from pathlib import Path
 
 from insclr.tracking import Tracker, read_metrics

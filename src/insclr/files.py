@@ -67,7 +67,7 @@ def read_json(path: Path) -> Any:
     """The value in a JSON file that we wrote; UserError when it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is damaged ({error}): restore it, or make the folder that it lies in again."
         ) from error

@@ -200,7 +200,7 @@ class RunFolder(_Folder):
         if not file.exists() and current is not None:
             with whole_file(file) as scratch:
                 scratch.write_text(json.dumps({"store": str(current)}))
-        return str(read_json(file)["store"]) if file.exists() else None
+        return kept_answers(self.path)
 
     def taught(self, read: Callable[[], Taught]) -> Taught:
         """What people said of the usable images when the run began: at first what `read` gives."""
@@ -288,6 +288,12 @@ def kept_recipe(path: Path) -> Path | None:
     return path / _RECIPE if (path / _RECIPE).exists() else None
 
 
+def kept_answers(path: Path) -> str | None:
+    """The store whose answers the run in `path` learns from; None where it has none."""
+    file = path / _ANSWERS
+    return str(read_json(file)["store"]) if file.exists() else None
+
+
 def note_measured(path: Path, **results: object) -> None:
     """Keep what was measured of the finished model under these names, for the report."""
     file = path / _MEASURED
@@ -334,7 +340,7 @@ class RunReader(_Folder):
         """The recipe as plain tables, whatever version wrote it."""
         try:
             return tomllib.loads(self.recipe_text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path / _RECIPE} is not valid TOML: {error}. Undo the change.") from None
 
     def progress(self) -> str:

@@ -34,6 +34,25 @@ def soak() -> bool:
     return SOAK
 
 
+@pytest.fixture(scope="session")
+def kills(soak: bool) -> int:
+    """How often a command is killed."""
+    return 25 if soak else 4
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 drawn things, 10 photos each."""
+    from killing import whole
+
+    from insclr_demo import draw_collection
+
+    folder = tmp_path_factory.mktemp("kills")
+    draw_collection(folder / "c", things=20, views=10, size=160, seed=0)
+    whole("recipes")  # starts the server that forks, so that no time measured later holds its imports
+    return folder / "c" / "images"
+
+
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     if _ROWS:
         terminalreporter.write_line("\n| tried | found | bar |\n|---|---|---|")

@@ -66,6 +66,27 @@ def by_hand() -> Iterator[tuple[str, bytes]]:
     yield "eps.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9999 9999\n"
 
 
+def at_the_limits() -> Iterator[tuple[str, bytes]]:
+    """One-colour images, small as files, of the most pixels that decoding accepts or a little more."""
+    for name, mode, side, kind, options in (
+        ("rgb.png", "RGB", 14000, "PNG", {}),
+        ("rgba.png", "RGBA", 9900, "PNG", {}),
+        ("grey16.png", "I;16", 11500, "PNG", {}),
+        ("palette.gif", "P", 14000, "GIF", {}),
+        ("grey.tif", "L", 9400, "TIFF", {"compression": "tiff_lzw"}),
+        ("cmyk.tif", "CMYK", 8100, "TIFF", {"compression": "tiff_lzw"}),
+        ("cmyk.jpg", "CMYK", 9900, "JPEG", {}),
+        ("baseline.jpg", "RGB", 14000, "JPEG", {}),
+        ("progressive.jpg", "RGB", 8900, "JPEG", {"progressive": True}),
+        ("lossless.webp", "RGB", 7000, "WEBP", {"lossless": True}),
+        ("black.bmp", "1", 13500, "BMP", {}),
+    ):
+        yield name, _saved(Image.new(mode, (side, side)), kind, **options)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # upright only after a copy
+    yield "turned.jpg", _saved(Image.new("RGB", (9900, 9900)), "JPEG", exif=turned)
+
+
 def mutated(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
     """Good files of every format, cut, scrambled or with pieces moved."""
     dice = random.Random(seed)

@@ -5,36 +5,34 @@ python tests/attack/licences.py
 
 import datetime
 import re
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 _DOC = Path(__file__).parents[2] / "docs" / "security.md"
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 _BEGIN, _END = "<!-- packages -->\n", "<!-- end of packages -->\n"
-_EXTRAS = {"web", "track", "milvus", "onnx"}
 
 
 def packages() -> dict[str, metadata.Distribution]:
-    """All that the package and its extras need, however far down."""
+    """All that the package and its extras but `dev` need, however far down."""
+    project = tomllib.loads(_PROJECT.read_text())["project"]
+    extras = [group for name, group in project["optional-dependencies"].items() if name != "dev"]
     found: dict[str, metadata.Distribution] = {}
-    waiting = [("insclr", _EXTRAS)]
+    waiting = [*project["dependencies"], *(one for group in extras for one in group)]
     while waiting:
-        name, extras = waiting.pop()
+        requirement = waiting.pop()
+        wanted = re.match(r"[A-Za-z0-9._-]+", requirement)
+        if wanted is None or "extra ==" in requirement.replace("extra==", "extra =="):
+            continue  # what an extra of another package asks for
+        key = re.sub(r"[-_.]+", "-", wanted[0]).lower()
+        if key in found:
+            continue
         try:
-            distribution = metadata.distribution(name)
+            found[key] = metadata.distribution(wanted[0])
         except metadata.PackageNotFoundError:
             continue  # for another system, or an extra that is not installed here
-        for requirement in distribution.requires or ():
-            wanted = re.match(r"[A-Za-z0-9._-]+", requirement)
-            extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
-            if wanted is None or (extra is not None and extra[1] not in extras):
-                continue
-            key = re.sub(r"[-_.]+", "-", wanted[0]).lower()
-            if key not in found and key != "insclr":
-                waiting.append((wanted[0], set()))
-                try:
-                    found[key] = metadata.distribution(wanted[0])
-                except metadata.PackageNotFoundError:
-                    continue
+        waiting += found[key].requires or ()
     return found
 
 

@@ -1,12 +1,17 @@
 """Parsers of what users and strangers write: whatever comes, a result or a UserError."""
 
 import contextlib
+import json
+import os
 import pickle
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
@@ -14,8 +19,10 @@ from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.safe_pickle import load_pickle
 from insclr.model.model_file import load_model, save_model
-from insclr.recipe import load_recipe, recipe_names, to_toml
-from insclr.retrieval.store.local import to_sql
+from insclr.model.stored import digest
+from insclr.recipe import NetworkRecipe, Recipe, load_recipe, recipe_names, to_toml
+from insclr.retrieval.store.milvus_filter import to_expression
+from insclr.retrieval.store.sql_filter import to_sql
 from insclr.retrieval.store.where import parse_where
 
 Note = Callable[[str, str, str], None]
@@ -45,7 +52,7 @@ _WORDS = [
 def fuzz(soak: bool, note: Note) -> Callable[[str, st.SearchStrategy[object], Try], None]:
     def run(what: str, inputs: st.SearchStrategy[object], attempt: Try) -> None:
         tried = 0
-        end = time.monotonic() + (600 if soak else 10)
+        end = time.monotonic() + float(os.environ.get("INSCLR_FUZZ_SECONDS") or (600 if soak else 10))
 
         @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(inputs)
@@ -80,57 +87,97 @@ def changed(good: bytes) -> st.SearchStrategy[bytes]:
 
 
 def test_where(fuzz: Callable[..., None]) -> None:
-    texts = st.text(max_size=80) | st.lists(st.sampled_from(_WORDS), max_size=40).map(" ".join)
+    words = st.lists(st.sampled_from(_WORDS), max_size=40).map(" ".join)
+    long = st.builds(lambda first, rest, times: first + rest * times, words, words, st.integers(0, 300))
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE pictures (id, path, columns, numbers)")
+    database.execute("""INSERT INTO pictures VALUES (1, 'a', '{"year": "1"}', '{"year": 1}')""")
 
     def attempt(text: str) -> None:
         condition = parse_where(text, ["year", "brand"])
         if condition is not None:
-            to_sql(condition)
+            statement, values = to_sql(condition)
+            database.execute(f"SELECT id FROM pictures WHERE {statement}", values).fetchall()
+            to_expression(condition)
 
-    fuzz("where", texts, attempt)
+    lists = st.integers(0, 1100).map(lambda count: f"year in ({','.join('1' * count)})")
+    fuzz("where", st.text(max_size=80) | words | long | lists, attempt)
 
 
 def test_labels(fuzz: Callable[..., None], tmp_path: Path) -> None:
     good = b"path,instance,role,x1,y1,x2,y2\na.jpg,one,query,1,2,3,4\nb.jpg,one,index,,,,\n"
+    from PIL import Image
+
+    from insclr.data.decode import crop_box
+    from insclr.evaluation.evaluate import require_images
+
+    picture = Image.new("RGB", (8, 8))
 
     def attempt(content: bytes) -> None:
         (tmp_path / "labels.csv").write_bytes(content)
-        read_labels(tmp_path / "labels.csv")
+        labels = read_labels(tmp_path / "labels.csv")
+        labels.instance_ids()
+        for box in labels.boxes or ():
+            if box is not None:
+                crop_box(picture, box)
+        require_images(labels, allow_missing=True)
 
     fuzz("labels CSV", changed(good), attempt)
 
 
 def test_recipe(fuzz: Callable[..., None], tmp_path: Path) -> None:
-    good = to_toml(load_recipe(recipe_names()[0])).encode()
+    flat = to_toml(load_recipe(recipe_names()[0])).encode()
+    built = b"extends = 'fast'\nseed = 1\n[each_round]\nlr = 1e-4\n[[rounds]]\ntimes = 2\nsteps = 3\n"
+    deep = st.builds(
+        lambda key, opened, times: f"{key} = {opened * times}".encode(),
+        st.sampled_from(["seed", "rounds", "extends", "a." * 900 + "a"]),
+        st.sampled_from(["[", "{a=", "9", "'"]),
+        st.integers(1, 6000),
+    )
 
     def attempt(content: bytes) -> None:
         (tmp_path / "recipe.toml").write_bytes(content)
-        load_recipe(tmp_path / "recipe.toml")
+        load_recipe(tmp_path / "recipe.toml", ("rounds.lr=1e-5",))
 
-    fuzz("recipe TOML", changed(good), attempt)
+    fuzz("recipe TOML", changed(flat) | changed(built) | deep, attempt)
 
 
 def test_pickle(fuzz: Callable[..., None], tmp_path: Path) -> None:
-    good = pickle.dumps({"gnd": [{"bbx": [1.0, 2.0], "easy": [1, 2]}], "imlist": ["a"], "qimlist": ["b"]})
+    plain = {"gnd": [{"bbx": [1.0, 2.0], "easy": [1, 2]}], "imlist": ["a"], "qimlist": ["b"]}
+    arrays = {"gnd": [{"bbx": np.arange(4.0), "easy": np.arange(3)}], "imlist": np.array(["a", "b"])}
+    good = [pickle.dumps(one, protocol) for one in (plain, arrays) for protocol in (2, 4, 5)]
 
     def attempt(content: bytes) -> None:
         (tmp_path / "gnd.pkl").write_bytes(content)
         load_pickle(tmp_path / "gnd.pkl")
 
-    fuzz("ground-truth pickle", changed(good), attempt)
+    fuzz("ground-truth pickle", st.one_of([changed(one) for one in good]), attempt)
 
 
 def test_model_header(fuzz: Callable[..., None], tmp_path: Path) -> None:
+    """Bytes of the header, and texts in it behind a digest that fits: whoever forges one can forge the other."""
     from insclr.model.network import create_network
-    from insclr.recipe import NetworkRecipe, Recipe
 
     recipe = Recipe(network=NetworkRecipe(dim=8))
     save_model(tmp_path / "good", create_network(recipe.network, pretrained=False), recipe)
     content = (tmp_path / "good").read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
+    weights = {"fc.weight": np.ones((8, 4), np.float32)}
+    texts = changed(to_toml(recipe).encode()) | changed(json.dumps({"images": "3"}).encode())
+    forged = st.fixed_dictionaries(
+        {
+            "format": st.sampled_from(["insclr-1", "insclr-2"]),
+            "recipe": texts.map(lambda one: one.decode(errors="replace")),
+            "notes": st.sampled_from(["{}", "[" * 9000]) | st.text(max_size=20),
+        }
+    )
 
-    def attempt(header: bytes) -> None:
-        (tmp_path / "model").write_bytes(header + content[end : end + 4096])
+    def attempt(header: bytes | dict[str, str]) -> None:
+        if isinstance(header, bytes):
+            (tmp_path / "model").write_bytes(header + content[end : end + 4096])
+        else:
+            header = header | {"digest": digest(weights, header)}
+            safetensors.numpy.save_file(weights, tmp_path / "model", header)
         load_model(tmp_path / "model")
 
-    fuzz("model header", changed(content[:end]), attempt)
+    fuzz("model header", changed(content[:end]) | forged, attempt)

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import httpx
 import pytest
 from drawn_store import make_store
-from hostile import by_hand, mutated, write_collection
-from running_server import running
+from hostile import at_the_limits, by_hand, mutated, write_collection
+from running_server import Server, running
 
 MODEL = "pretrained:efficientnet_lite0"
 Note = Callable[[str, str, str], None]
@@ -96,23 +96,47 @@ def test_train(collection: tuple[Path, int], tmp_path: Path, note: Note) -> None
     )
 
 
+def uploaded(
+    server: Server, files: Iterable[tuple[str, bytes]], statuses: Counter[int], peaks: dict[int, int]
+) -> None:
+    """Search by every file: an answer or a reason, and no process that decodes above the limit."""
+    for name, content in files:
+        answer = httpx.post(f"{server.url}/api/search", files={"pictures": (name, content)}, timeout=60)
+        statuses[answer.status_code] += 1
+        assert answer.status_code in (200, 413, 415), (name, answer.text)
+        assert answer.status_code == 200 or answer.json()["detail"]
+        assert max(peaks.values(), default=0) < PEAK, name
+
+
 def test_serve(tmp_path: Path, soak: bool, note: Note) -> None:
     make_store(tmp_path, things=3, views=4)
     statuses: Counter[int] = Counter()
-    highest = 0
-    with running(tmp_path / "store", decode_seconds=5.0) as server:
-        for name, content in (*by_hand(), *mutated(2000 if soak else 300, seed=1)):
-            answer = httpx.post(f"{server.url}/api/search", files={"pictures": (name, content)}, timeout=30)
-            statuses[answer.status_code] += 1
-            assert answer.status_code in (200, 413, 415), (name, answer.text)
-            assert answer.status_code == 200 or answer.json()["detail"]
-            highest = max(highest, server.memory())
+    with running(tmp_path / "store", decode_seconds=5.0) as server, server.decoder_peaks() as peaks:
+        uploaded(server, (*by_hand(), *mutated(2000 if soak else 300, seed=1)), statuses, peaks)
         killed = server.metric("insclr_decoders_killed_total")
+        own = server.own_memory()
         assert server.stop() < 10
-    assert highest < PEAK
+    assert own < PEAK
     found = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
     note(
         "the same as uploads: serve",
-        f"{found}; {killed:g} decoders killed; server and decoders {highest / 1e9:.2f} GB",
-        "200, 413 or 415",
+        f"{found}; {killed:g} decoders killed; server {own / 1e9:.2f} GB, "
+        f"the largest of {len(peaks)} decoders {max(peaks.values()) / 1e9:.2f} GB",
+        "200, 413 or 415; 1.5 GB a process",
+    )
+
+
+def test_decoders_at_their_limits(tmp_path: Path, note: Note) -> None:
+    """Files that a decoder may just take: their memory is judged from the header, and that must be right."""
+    make_store(tmp_path, things=3, views=4)
+    statuses: Counter[int] = Counter()
+    limits = {"decode_seconds": 30.0, "max_pixels": 200_000_000, "max_request_pixels": 200_000_000}
+    with running(tmp_path / "store", **limits) as server, server.decoder_peaks() as peaks:
+        uploaded(server, at_the_limits(), statuses, peaks)
+        assert server.stop() < 10
+    found = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+    note(
+        "files of every format as large as is allowed: serve",
+        f"{found}; the largest of {len(peaks)} decoders {max(peaks.values()) / 1e9:.2f} GB",
+        "1.5 GB a process",
     )

@@ -1,115 +1,18 @@
 """kill -9 at random moments: nothing that was written is lost, and the next run ends like an unbroken one."""
 
-import contextlib
 import json
-import multiprocessing
-import os
 import random
 import shutil
-import signal
-import sqlite3
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 import safetensors.torch
 import torch
+from killing import MODEL, Note, kill_at, rows_of, same, whole, within
 
 from insclr.model.model_file import load_model
-from insclr.retrieval.store import open_store
 
-MODEL = "pretrained:efficientnet_lite0"
 SETTINGS = "workers=1 checkpoint_every=20 rounds.steps=120 rounds.epochs=0 rounds.tuples=16"
-Note = Callable[[str, str, str], None]
-
-
-def _run(arguments: list[str]) -> None:
-    import torch
-
-    from insclr.cli import main
-
-    torch.set_num_threads(1)
-    sys.argv = ["insclr", *arguments]
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
-        sys.stdout = sys.stderr = nowhere
-        main()
-
-
-def start(*arguments: str | Path) -> "multiprocessing.process.BaseProcess":
-    """A command in a process of its own that has done the long imports already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["insclr.cli.training", "insclr.jobs.train", "insclr.retrieval.index"])
-    process = context.Process(target=_run, args=([str(one) for one in arguments],))
-    process.start()
-    return process
-
-
-def whole(*arguments: str | Path) -> float:
-    """Run to the end; gives the seconds it took."""
-    began = time.monotonic()
-    process = start(*arguments)
-    process.join()
-    assert process.exitcode == 0
-    return time.monotonic() - began
-
-
-def kill_at(moment: float, *arguments: str | Path) -> bool:
-    """Start and kill; whether it was still at work."""
-    process = start(*arguments)
-    process.join(moment)
-    alive = process.exitcode is None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid or 0, signal.SIGKILL)
-    process.join()
-    return alive
-
-
-Rows = dict[str, tuple[str, np.ndarray]]
-
-
-def rows_of(store: Path) -> Rows:
-    opened = open_store(store)
-    try:
-        rows = opened.rows_by_path()
-        vectors = opened.descriptors([row.id for row in rows.values()])
-        found = {
-            path: (row.image.hash, vector) for (path, row), vector in zip(rows.items(), vectors, strict=True)
-        }
-    finally:
-        opened.close()
-    with sqlite3.connect(store / "rows.sqlite") as database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    return found
-
-
-def within(some: Rows, others: Rows) -> bool:
-    """Whether these rows are among the others; descriptors may differ in their last digits with their batch."""
-    return all(
-        path in others and digest == others[path][0] and np.allclose(vector, others[path][1], atol=2e-3)
-        for path, (digest, vector) in some.items()
-    )
-
-
-def same(some: Rows, others: Rows) -> bool:
-    return within(some, others) and within(others, some)
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from insclr_demo import draw_collection
-
-    folder = tmp_path_factory.mktemp("kills")
-    draw_collection(folder / "c", things=20, views=10, size=160, seed=0)
-    whole("recipes")  # starts the server that forks, so that no time measured later holds its imports
-    return folder / "c" / "images"
-
-
-@pytest.fixture
-def kills(soak: bool) -> int:
-    return 25 if soak else 4
 
 
 def test_index(images: Path, tmp_path: Path, kills: int, note: Note) -> None:

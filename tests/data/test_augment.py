@@ -1,3 +1,5 @@
+"""Augmented views: each operation against torchvision's, and that a view repeats."""
+
 import importlib
 
 import pytest

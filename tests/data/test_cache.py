@@ -1,3 +1,5 @@
+"""Decoded images kept on disk: made once, followed when a file changes, never trusted when damaged."""
+
 import os
 import pickle
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""What `insclr check` tells about a folder, one line for every kind of bad file."""
+
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""From the bytes of a file to pixels: formats, orientation, modes, and every way to be unreadable."""
+
 import contextlib
 import io
 import logging

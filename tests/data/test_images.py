@@ -1,3 +1,5 @@
+"""Listing images: folders, text lists and tables, in natural order."""
+
 import os
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The CSV of labels: columns, roles, boxes, and what is wrong with it, told by line."""
+
 import pytest
 
 from insclr.data.labels import read_labels
@@ -68,6 +70,7 @@ def test_another_root_for_the_paths(tmp_path):
         ("path,instance,x1,y1\na,x,1,2\n", "line 1: boxes need all four columns"),
         ("path,instance,x1,y1,x2,y2\na,x,1,2,left,4\n", "line 2: the box 1,2,left,4 is not four numbers"),
         ("path,instance,x1,y1,x2,y2\na,x,5,2,3,4\n", "line 2: the box 5,2,3,4 is empty"),
+        ("path,instance,x1,y1,x2,y2\na,x,1,2,inf,4\n", "line 2: the box 1,2,inf,4 has no finite size"),
     ],
 )
 def test_bad_files_are_refused_with_the_line(tmp_path, text, message):

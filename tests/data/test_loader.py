@@ -1,3 +1,5 @@
+"""Batches of views: the right ones, in order, decoded once, with replacements for unreadable images."""
+
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The views that are described: whole images, boxes, the second look."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""The list of images that could not be read."""
+
 import csv
 import os
 from pathlib import Path

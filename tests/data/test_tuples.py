@@ -1,3 +1,5 @@
+"""Which images a step sees, from the number of the step alone."""
+
 import pytest
 import torch
 from hypothesis import given

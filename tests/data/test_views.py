@@ -1,3 +1,5 @@
+"""Cutting and resizing views, against Pillow."""
+
 import importlib
 
 import numpy as np

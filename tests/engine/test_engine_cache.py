@@ -1,3 +1,5 @@
+"""Graphs kept for the next start: read back whole or not at all."""
+
 import logging
 import os
 from pathlib import Path

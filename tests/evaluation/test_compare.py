@@ -1,3 +1,5 @@
+"""Intervals of differences between models, against resampling one query at a time."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Leave-one-out figures of a labelled set, against a slow implementation."""
+
 import json
 from pathlib import Path
 

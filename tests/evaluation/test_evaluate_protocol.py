@@ -1,3 +1,5 @@
+"""The public benchmarks: settings, boxes, distractors, missing images."""
+
 import json
 import pickle
 from dataclasses import replace

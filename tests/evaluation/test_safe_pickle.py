@@ -1,3 +1,5 @@
+"""Ground-truth pickles are read without running anything."""
+
 import pickle
 import subprocess
 import sys
@@ -102,3 +104,46 @@ def test_the_attack_is_real():
     code = "import pickle; pickle.loads(b\"cbuiltins\\nprint\\n(S'run'\\ntR.\")"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "run"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 3), np.float64),
+        np.array(7, np.uint8),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(3, dtype=">i4"),
+        np.array([True, False]),
+        np.array([1 + 2j]),
+        np.array(["é", "longer"]),
+        np.array([b"x", b"yz"]),
+        np.array([None, [1, 2], "text", np.arange(2)], dtype=object),
+    ],
+    ids=lambda array: f"{array.dtype.kind}{array.ndim}",
+)
+def test_arrays_of_every_kind_are_those_that_were_written(tmp_path, array, protocol):
+    loaded: Any = load_pickle(written(tmp_path, [array], protocol))
+    (loaded,) = loaded
+    assert (loaded.dtype, loaded.shape) == (array.dtype, array.shape)
+    assert repr(loaded.tolist()) == repr(array.tolist())
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"K\x03", b"K\x7f"), (b"\x00" * 8, b"\x00" * 7), (b"i8", b"O8")])
+def test_an_array_whose_parts_do_not_fit_is_refused(tmp_path, old, new):
+    raw = pickle.dumps(np.arange(3), protocol=2)
+    assert old in raw
+    (tmp_path / "truth.pkl").write_bytes(raw.replace(old, new, 1))
+    with pytest.raises(UserError):
+        load_pickle(tmp_path / "truth.pkl")
+
+
+def test_what_refers_to_itself_a_billion_times_is_read_once(tmp_path):
+    nested: list[Any] = [np.arange(2)]
+    for _ in range(60):
+        nested = [nested, nested]
+    loaded: Any = load_pickle(written(tmp_path, nested))
+    while len(loaded) == 2:
+        assert loaded[0] is loaded[1]
+        loaded = loaded[0]
+    assert loaded[0].tolist() == [0, 1]

@@ -1,3 +1,5 @@
+"""Tables of runs: rows that differ in what they decide, made once, with their interval."""
+
 import hashlib
 import json
 from pathlib import Path

@@ -63,6 +63,42 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
         learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
 
 
+def test_learning_that_was_killed_goes_on_with_the_same_command(
+    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, uri = "pretrained:efficientnet_lite0", str(tmp_path / "store")
+    images = list_images(small_collection).subset(range(12))
+    index_images(ModelDescriber(name, resolve_model(name), 0), images, uri)
+    store = open_store(uri)
+    rows = list(store.rows_by_path().values())
+    store.append(name_thing("thing-00", "mug", [rows[0].image.hash, rows[1].image.hash]))
+    whole = learn(uri, tmp_path / "whole", "fast", SMALL, "cpu")
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:  # after the rows of the new store, before what people said
+        patch.setattr("insclr.retrieval.store.local.LocalStore.append", killed)
+        with pytest.raises(KilledError):
+            learn(uri, out, "fast", SMALL, "cpu")
+    done = learn(uri, out, "fast", SMALL, "cpu")
+    assert read_said(open_store(done.store)).name_of(rows[1].image.hash) == "mug"
+    assert open_store(done.store).info.fingerprint == open_store(whole.store).info.fingerprint
+    with pytest.raises(UserError, match="is not empty"):
+        learn(uri, out, "fast", SMALL, "cpu")
+    for number, left in enumerate(("letter.txt", "store/rows.sqlite", "run/model.safetensors")):
+        file = tmp_path / str(number) / left  # of somebody else
+        file.parent.mkdir(parents=True)
+        file.write_text("mine")
+        with pytest.raises(UserError, match=r"is not empty|is not a run folder"):
+            learn(uri, tmp_path / str(number), "fast", SMALL, "cpu")
+        assert file.read_text() == "mine"
+
+
 def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     small_collection: Path, tmp_path: Path
 ) -> None:

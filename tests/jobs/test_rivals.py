@@ -1,3 +1,5 @@
+"""The comparison with the rivals: the grid of each, shares of the gap, the page."""
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""`insclr whiten`: a whitening that is folded into the model."""
+
 from pathlib import Path
 
 import torch

@@ -1,3 +1,5 @@
+"""A bank of features in memory."""
+
 from pathlib import Path
 
 import pytest

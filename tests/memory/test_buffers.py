@@ -1,3 +1,5 @@
+"""Buffers that are lent again as soon as nobody holds them."""
+
 import torch
 
 from insclr.memory.buffers import Buffers

@@ -1,3 +1,5 @@
+"""A bank in a file, read ahead and written behind, holds what one in memory holds."""
+
 import errno
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""A pool built block by block, by several ranks, and resumed."""
+
 from pathlib import Path
 
 import pytest

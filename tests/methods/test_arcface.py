@@ -1,3 +1,5 @@
+"""ArcFace, image by image, and that it learns the instances."""
+
 import math
 from dataclasses import replace
 from pathlib import Path

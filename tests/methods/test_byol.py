@@ -1,3 +1,5 @@
+"""BYOL's loss by hand, and that no gradient reaches the target."""
+
 from pathlib import Path
 
 import torch

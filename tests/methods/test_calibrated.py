@@ -1,3 +1,5 @@
+"""The method that ships: what it takes for the same, for others, and for neither."""
+
 from dataclasses import replace
 from pathlib import Path
 

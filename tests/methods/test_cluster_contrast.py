@@ -1,3 +1,5 @@
+"""Cluster contrast: loss and memory image by image, and clusters recovered."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""DeepCluster: a classifier of clusters that are assigned anew every epoch."""
+
 from pathlib import Path
 
 import torch

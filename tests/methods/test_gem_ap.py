@@ -1,3 +1,5 @@
+"""The listwise loss: quantised average precision bin by bin."""
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The paper's method: what it decides on, and what its banks and its loss read."""
+
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Mining on manifolds: what diffusion and distance disagree on."""
+
 from pathlib import Path
 
 import torch

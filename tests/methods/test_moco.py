@@ -1,3 +1,5 @@
+"""MoCo v2: loss and queue image by image, on one rank and on two."""
+
 from pathlib import Path
 
 import torch

@@ -1,3 +1,5 @@
+"""Labels in place of mining: the ceiling."""
+
 from dataclasses import replace
 from pathlib import Path
 

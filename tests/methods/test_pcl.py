@@ -1,3 +1,5 @@
+"""PCL: the prototype loss image by image, and when prototypes come."""
+
 from pathlib import Path
 
 import torch

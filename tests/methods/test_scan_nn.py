@@ -1,3 +1,5 @@
+"""Neighbours of the pretrained features, fixed for all rounds."""
+
 from dataclasses import replace
 from pathlib import Path
 

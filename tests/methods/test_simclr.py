@@ -1,3 +1,5 @@
+"""SimCLR: the loss pair by pair, on any number of ranks."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""SwAV: assignments that sum as they must, the queue, the swapped prediction."""
+
 from pathlib import Path
 
 import torch

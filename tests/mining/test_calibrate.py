@@ -1,3 +1,5 @@
+"""Thresholds from random pairs."""
+
 import pytest
 import torch
 from torch.nn.functional import normalize

@@ -1,3 +1,5 @@
+"""Which candidates are positive, negative or neither, by each variant."""
+
 from dataclasses import replace
 from typing import Any
 

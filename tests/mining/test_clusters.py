@@ -1,3 +1,5 @@
+"""k-means and DBSCAN, against dense slow versions and on degenerate collections."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Whether mined pairs bear each other out."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Growing a query set, against the slow version."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Shared neighbours counted one by one, and the size of an instance estimated from them."""
+
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""An image's own views as the yardstick of what is the same."""
+
 import pytest
 import torch
 from torch.nn.functional import normalize

@@ -1,3 +1,5 @@
+"""How many mined pairs are right, where there are labels."""
+
 import pytest
 import torch
 

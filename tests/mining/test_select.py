@@ -1,3 +1,5 @@
+"""Selection in a tuple, against the slow version."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Backbones: the embedded one, timm's, and weights from files."""
+
 from pathlib import Path
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Which device is taken, and how precise it is."""
+
 import pytest
 import torch
 

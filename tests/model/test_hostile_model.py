@@ -35,7 +35,7 @@ def changed(good: Path, out: Path, metadata: dict[str, str], drop: str = "", **a
     return out
 
 
-@pytest.mark.parametrize("notes", ["", "{", "[]", "3", "null", '"text"'])
+@pytest.mark.parametrize("notes", ["", "{", "[]", "3", "null", '"text"', "[" * 100_000])
 def test_bad_notes_are_told(good: Path, tmp_path: Path, notes: str) -> None:
     with pytest.raises(UserError, match="no recipe that can be read"):
         load_model(changed(good, tmp_path / "m", {"notes": notes}))
@@ -50,6 +50,13 @@ def test_bad_recipes_are_told(good: Path, tmp_path: Path, recipe: str) -> None:
     if recipe:
         with pytest.raises(UserError):
             load_model(changed(good, tmp_path / "m", {"recipe": recipe}))
+
+
+def test_a_size_that_no_machine_holds_is_refused_before_it_is_made(good: Path, tmp_path: Path) -> None:
+    large = "[network]\ndim = 1000000000000\n[descriptor]\nscales = [1.0]\n"
+    for text, kind in ((f'name = "x"\n{large}', "insclr-1"), (large, "insclr-2")):
+        with pytest.raises(UserError, match=r"no recipe that can be read|network.dim"):
+            load_model(changed(good, tmp_path / "m", {"recipe": text, "format": kind}))
 
 
 def test_missing_unknown_and_misshapen_tensors_are_named(good: Path, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""Model files: they describe as before, and a changed or damaged one is refused."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The network from image to unit descriptor."""
+
 import pytest
 import torch
 from torch import nn

@@ -1,3 +1,5 @@
+"""Poolings by hand."""
+
 import pytest
 import torch
 

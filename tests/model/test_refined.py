@@ -1,3 +1,5 @@
+"""A last layer refined by another and folded into one; early and late layers."""
+
 import pytest
 import torch
 from torch import nn

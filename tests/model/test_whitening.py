@@ -1,3 +1,5 @@
+"""Whitening: covariance, powers, too few images."""
+
 import numpy as np
 import pytest
 import torch

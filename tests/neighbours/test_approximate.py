@@ -1,3 +1,5 @@
+"""The approximate pool: most neighbours found, the share told, all that is found true."""
+
 import numpy as np
 import pytest
 import torch

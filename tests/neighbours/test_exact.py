@@ -1,3 +1,5 @@
+"""Exact neighbours, block by block."""
+
 import pytest
 import torch
 from hypothesis import given

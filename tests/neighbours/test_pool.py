@@ -1,3 +1,5 @@
+"""The pool of nearest others of every image."""
+
 import pytest
 import torch
 from hypothesis import given

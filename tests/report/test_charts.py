@@ -1,3 +1,5 @@
+"""Ticks, scales and numbers of the charts."""
+
 import re
 import xml.etree.ElementTree as ET
 

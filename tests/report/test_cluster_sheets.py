@@ -1,3 +1,5 @@
+"""Groups as a table and as pages."""
+
 import csv
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The page that compares models."""
+
 import base64
 import io
 import re

@@ -1,3 +1,5 @@
+"""The report of a run: whole in itself, and true to the metrics."""
+
 import base64
 import io
 import json

@@ -1,3 +1,5 @@
+"""Describing images: scales, boxes, batches, threads, unreadable files."""
+
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Descriptor files: both formats, resumed, extended."""
+
 import shutil
 from pathlib import Path
 

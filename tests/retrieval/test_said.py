@@ -169,3 +169,32 @@ def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
     store.append([replace(saying.skip("last"))])
     assert len(store.journal()) == len(queries) + 1
     store.close()
+
+
+def test_every_kind_of_entry_can_be_told_in_words() -> None:
+    paths = {"q": "cup.jpg"}
+    told = [
+        saying.describe_entry(entry, paths)
+        for entry in (
+            saying.answer("q", ["a"], ["b", "c"]),
+            saying.skip("q"),
+            saying.judge("q", "a", 1, same=True, model="m"),
+            saying.judge("gone", "a", 2, same=False, model="m"),
+            *saying.name_thing("thing-1", "mug", ["a", "b"]),
+            *saying.add_images("thing-1", ["c"]),
+            *saying.remove_images("thing-1", ["c"]),
+            saying.merge_things("thing-1", "thing-2"),
+            saying.hide_thing("thing-1", hidden=True),
+        )
+    ]
+    assert told == [
+        "cup.jpg: 1 the same, 2 different",
+        "cup.jpg: skipped",
+        "cup.jpg: a result judged right",
+        "a photo that is not here: a result judged wrong",
+        "2 photos called mug",
+        "1 photos added to a thing",
+        "1 photos taken out of a thing",
+        "two things joined",
+        "a thing hidden",
+    ]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insclr.errors import UserError
-from insclr.retrieval.store.local import to_sql
 from insclr.retrieval.store.milvus_filter import to_expression
+from insclr.retrieval.store.sql_filter import to_sql
 from insclr.retrieval.store.where import (
     Compare,
     Contains,
@@ -96,3 +96,16 @@ def test_any_text_is_either_understood_or_a_user_error(text: str) -> None:
 )
 def test_which_csv_values_are_numbers(text: str, number: float | None) -> None:
     assert number_of(text) == number
+
+
+def test_a_list_as_long_as_a_filter_may_be_is_no_damaged_store() -> None:
+    # SQLite refuses expressions 1,000 levels deep, and a chain of "or" is one level a part.
+    numbers = ",".join(["1"] * 995 + ["7"])
+    condition = parse_where(f"y in ({numbers})", ["y"])
+    assert condition is not None
+    statement, values = to_sql(condition)
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE pictures (id, path, columns, numbers)")
+    rows = [(1, "a", "{}", '{"y": 7}'), (2, "b", "{}", '{"y": 8}')]
+    database.executemany("INSERT INTO pictures VALUES (?, ?, ?, ?)", rows)
+    assert database.execute(f"SELECT id FROM pictures WHERE {statement}", values).fetchall() == [(1,)]

@@ -1,3 +1,5 @@
+"""Several ranks do what one does."""
+
 import os
 import signal
 import socket

@@ -1,3 +1,5 @@
+"""Recipes fitted to small collections."""
+
 from insclr.recipe import RoundRecipe
 from insclr.training.fit import fit_to_collection
 

@@ -1,3 +1,5 @@
+"""The guard: what is not learned from, and what is undone."""
+
 import torch
 from torch.nn import functional
 

@@ -1,3 +1,5 @@
+"""What the report shows of a tuple."""
+
 import json
 import math
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Losses, labels and gradients against slow versions."""
+
 import math
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""The slow copy of a network."""
+
 from typing import Any
 
 import torch

@@ -1,3 +1,5 @@
+"""The plan of a run and the time that is left."""
+
 from insclr.recipe import load_recipe
 from insclr.training.plan import Plan
 

@@ -81,7 +81,7 @@ def test_killed_after_the_model_was_written_a_run_still_gets_its_report(
         (photos / file.name).write_bytes(file.read_bytes())
     (photos / "broken.png").write_bytes(b"no image")
     run = tmp_path / "run"
-    killed(photos, run, "insclr.training.train", "save_model", 1)
+    killed(photos, run, "insclr.training.stages", "save_model", 1)
     assert not (run / "report.html").exists()
     model = (run / "model.safetensors").read_bytes()
     train(photos, run, "fast", changes=SMALL, resume=True)

@@ -1,3 +1,5 @@
+"""Learning rates by step."""
+
 import pytest
 
 from insclr.recipe import RoundRecipe, load_recipe

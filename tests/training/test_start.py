@@ -1,3 +1,5 @@
+"""The closed-form start of the last layer."""
+
 import torch
 from torch import nn
 from torch.nn import functional

@@ -1,3 +1,5 @@
+"""Whole runs by the paper's method: model, story, seeds, kills, labels, limits."""
+
 import json
 import os
 import signal
@@ -10,9 +12,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from test_train_shipped import SHIPPED, trained_weights
 
 from insclr.data.images import list_images
-from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory import mapped_bank
 from insclr.memory.banks import open_banks
@@ -22,9 +24,7 @@ from insclr.methods.pairs import Pairs
 from insclr.model.model_file import load_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe
-from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
-from insclr.training.features import pooled_features
 from insclr.training.train import train
 
 # Two rounds, the second through the whole network: small, but every stage of a real run.
@@ -82,22 +82,6 @@ sparsity = "auto"
 k = 2
 repeats = 2
 """
-# The recipe that ships, made small: last layer, late layers, guard, calibrated mining.
-_SHIPPED = (
-    "workers=0",
-    "checkpoint_every=3",
-    "network.dim=32",
-    "descriptor.size=64",
-    "rounds.augmented_size=64",
-    "rounds.plain_size=64",
-    "rounds.cached_views=2",
-    "rounds.steps=6",
-    "rounds.epochs=0",
-    "rounds.tuples=8",
-    "rounds.method.neighbours=2",
-    "rounds.method.pool=20",
-    "minutes=0",
-)
 
 
 @pytest.fixture
@@ -105,10 +89,6 @@ def tiny(tmp_path: Path) -> Path:
     file = tmp_path / "tiny.toml"
     file.write_text(_TINY)
     return file
-
-
-def _weights(run: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(run / "model.safetensors")
 
 
 def test_a_run_leaves_a_model_and_its_story(small_collection: Path, tiny: Path, tmp_path: Path) -> None:
@@ -132,7 +112,7 @@ def test_one_seed_gives_one_model(small_collection: Path, tiny: Path, tmp_path: 
     models = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(small_collection, tmp_path / name, tiny, changes=(f"seed={seed}", "rounds.steps=4"))
-        models.append(_weights(tmp_path / name))
+        models.append(trained_weights(tmp_path / name))
     assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
     assert not all(torch.equal(models[0][key], models[2][key]) for key in models[0])
 
@@ -144,7 +124,7 @@ def test_the_shipped_layer_lies_between_its_start_and_its_end(
         changes = (f"network.keep_start={share}", "rounds.steps=4")
         train(small_collection, tmp_path / share, tiny, changes=changes)
     start = safetensors.torch.load_file(tmp_path / "0.0" / "start.safetensors")
-    end, between, back = (_weights(tmp_path / share) for share in ("0.0", "0.75", "1.0"))
+    end, between, back = (trained_weights(tmp_path / share) for share in ("0.0", "0.75", "1.0"))
     for name in ("weight", "bias"):
         key = f"fc.{name}"
         assert not torch.allclose(end[key], start[name])
@@ -170,7 +150,7 @@ def test_banks_in_files_train_the_same_network_and_are_read_ahead(
     train(small_collection, tmp_path / "files", tiny)
     # The round on images, whose network leaves the time: 8 steps of 3 tuples, both banks, a pool of 20.
     assert taken == [3 * 20] * 2 * 8
-    memory, files = _weights(tmp_path / "memory"), _weights(tmp_path / "files")
+    memory, files = trained_weights(tmp_path / "memory"), trained_weights(tmp_path / "files")
     assert all(torch.equal(memory[key], files[key]) for key in memory)
 
 
@@ -191,11 +171,11 @@ def _story(run: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("shipped", [False, True])
-def test_killed_in_mid_round_and_resumed_it_ends_in_the_same_weights(
+def test_killed_in_mid_round_and_resumed_it_ends_in_the_sametrained_weights(
     shipped: bool, small_collection: Path, tiny: Path, tmp_path: Path
 ) -> None:
     """The paper's method on the last layer and on all layers; what ships on the last and the late layers."""
-    recipe, changes, rounds = ("default", _SHIPPED, (1, 4)) if shipped else (tiny, (), (1, 2))
+    recipe, changes, rounds = ("default", SHIPPED, (1, 4)) if shipped else (tiny, (), (1, 2))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert _start(small_collection, whole, recipe, changes).wait() == 0
     # Kill twice: as soon as the first checkpoint of each round is there.
@@ -207,7 +187,7 @@ def test_killed_in_mid_round_and_resumed_it_ends_in_the_same_weights(
         assert process.wait() != 0, "the run ended before it could be killed"
         assert not (broken / "model.safetensors").exists()
     assert _start(small_collection, broken, recipe, changes).wait() == 0
-    expected, found = _weights(whole), _weights(broken)
+    expected, found = trained_weights(whole), trained_weights(broken)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert _story(whole) == _story(broken)
 
@@ -272,7 +252,7 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_learning_rate(
             next(network.backbone.late_parameters().__iter__()).fill_(float("nan"))
         return network
 
-    monkeypatch.setattr("insclr.training.train.create_network", broken)
+    monkeypatch.setattr("insclr.training.stages.create_network", broken)
     changes = ("network.start=random", "network.keep_start=0")
     with pytest.raises(UserError, match="not finite") as raised:
         train(small_collection, tmp_path / "run", tiny, changes=changes)
@@ -308,100 +288,12 @@ def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_p
 def test_rounds_share_what_is_left_of_the_time(small_collection: Path, tmp_path: Path) -> None:
     """The first late round takes almost nothing of its third: the others have the rest between them."""
     run = tmp_path / "run"
-    changes = (*_SHIPPED, "minutes=0.1", "rounds.2.steps=1", "rounds.3.steps=100000", "rounds.4.steps=100000")
+    changes = (*SHIPPED, "minutes=0.1", "rounds.2.steps=1", "rounds.3.steps=100000", "rounds.4.steps=100000")
     train(small_collection, run, "default", changes=changes)
     planned = {r["round"]: r for r in read_metrics(run) if r.get("event") == "planned"}
     first_left, last_left = (planned[n]["steps"] * planned[n]["seconds_per_step"] for n in (4, 5))
     assert 2.2 < first_left <= 3.05  # half of six seconds, less what round 3 took; a third would be 2
     assert 1.5 < last_left <= 4
-
-
-def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    labels = small_collection / "labels.csv"
-    train(small_collection, run, "default", changes=_SHIPPED, labels=labels)
-    records = read_metrics(run)
-    assert [r["round"] for r in records if r.get("event") == "end"] == [1, 2, 3, 4, 5]
-    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * 5
-    maps = [r["map"] for r in records if r.get("map") is not None]
-    assert len(maps) == 6
-    assert maps[-1] > maps[0] - 2
-    assert not list(run.rglob("*.bank"))  # it owns no memory bank, in no checkpoint
-
-
-def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(small_collection, run, "fast", changes=(*_SHIPPED[:-1], "rounds.lr=1e-2"))
-    reader = RunReader(run)
-    looks = [reader.inspection(1, "start"), reader.inspection(1, "end"), reader.inspection(2, "end")]
-    counts = [look["histograms"]["counts"] for look in looks if look is not None]
-    assert len(counts) == 3
-    assert counts[0] != counts[1]
-    assert counts[1] != counts[2]
-    # The last one shows the network that ships: its own neighbours, by its own descriptors.
-    model = load_model(run / "model.safetensors")
-    pooled = pooled_features(
-        model.network, list_images(small_collection), run / "cache", plain_size=64, augmented_size=64, views=2,
-        seed=0, workers=0, skipped=Skipped(),
-    )  # fmt: skip
-    descriptors = model.network.describe_pooled(pooled.plain)
-    last = looks[2]
-    assert last is not None
-    paths = list_images(small_collection).paths
-    for one in last["tuples"]:
-        anchor = descriptors[paths.index(one["anchor"])]
-        for member in one["members"]:
-            expected = float(anchor @ descriptors[paths.index(member["path"])])
-            assert member["similarity"] == pytest.approx(expected, abs=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("positives", "consistency"), [(1000.0, 0.0), (0.0, 1.1)], ids=["too few", "not believed"]
-)
-def test_the_guard_leaves_out_a_round_without_safe_pairs(
-    positives: float,
-    consistency: float,
-    small_collection: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Too few of them, or such as do not bear each other out."""
-    monkeypatch.setattr("insclr.training.guard.MIN_POSITIVES", positives)
-    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", consistency)
-    run = tmp_path / "run"
-    train(small_collection, run, "fast", changes=(*_SHIPPED[:-1], "rounds.cached_views=4"))
-    records = read_metrics(run)
-    assert [r["action"] for r in records if r.get("event") == "guard"] == ["skip", "skip"]
-    start = safetensors.torch.load_file(run / "start.safetensors")
-    assert torch.allclose(_weights(run)["fc.weight"], start["weight"], atol=1e-6)
-    # Pairs that are not believed are no part of the start either; pairs that are merely few are.
-    assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
-
-
-@pytest.mark.parametrize("train_layers", ["fc", "late"])
-def test_the_guard_undoes_a_round_that_collapses(
-    train_layers: str, small_collection: Path, tmp_path: Path
-) -> None:
-    """Without active negatives everything is pulled together: the network ends as it began."""
-    run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
-    rate = "lr=0.05" if train_layers == "fc" else "fc_lr=0.05"
-    ruinous = (
-        f'rounds.{ruin}.loss.form="contrastive"',
-        f"rounds.{ruin}.loss.margin=1.0",
-        f"rounds.{ruin}.{rate}",
-        f"rounds.{ruin}.steps=60",
-    )
-    train(small_collection, run, "default", changes=(*_SHIPPED, "network.keep_start=0", *ruinous))
-    actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
-    assert actions[ruin] == "step back"
-    ends = [
-        safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (ruin, ruin + 1) if n
-    ]
-    if ruin:
-        assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
-    else:
-        start = safetensors.torch.load_file(run / "start.safetensors")
-        assert torch.equal(ends[0]["fc.weight"], start["weight"])
 
 
 def test_late_rounds_decide_on_plain_views(
@@ -434,7 +326,7 @@ def test_cached_features_have_their_own_scales(small_collection: Path, tiny: Pat
         changes = [f"rounds.method.strategy={strategy}", "rounds.1.steps=1", "rounds.0.lr=1e-2"]
         changes += ["rounds.method.scales=[0.5]"] if strategy == "multiscale" else []
         train(small_collection, tmp_path / strategy, tiny, changes=tuple(changes))
-        ends.append(_weights(tmp_path / strategy)["fc.weight"])
+        ends.append(trained_weights(tmp_path / strategy)["fc.weight"])
     assert not torch.equal(ends[0], ends[1])
 
 

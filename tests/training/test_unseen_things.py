@@ -1,3 +1,5 @@
+"""Things that were not there in training."""
+
 import subprocess
 import sys
 from pathlib import Path

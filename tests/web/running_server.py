@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +56,25 @@ class Server:
     def decoders(self) -> list[int]:
         """The processes that decode."""
         return _children(self.process.pid)
+
+    @contextmanager
+    def decoder_peaks(self) -> Iterator[dict[int, int]]:
+        """The most bytes that each process that decodes held at once, looked at every few milliseconds."""
+        peaks: dict[int, int] = {}
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.005):
+                for pid in self.decoders():
+                    peaks[pid] = max(peaks.get(pid, 0), _peak(pid))
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield peaks
+        finally:
+            over.set()
+            thread.join()
 
     def stop(self, sent: signal.Signals = signal.SIGTERM) -> float:
         """Tell it to end; gives the seconds it took."""
@@ -105,6 +126,15 @@ def _children(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir()
         for one in (task / "children").read_text().split()
     ]
+
+
+def _peak(pid: int) -> int:
+    """The kernel's own record of the most resident bytes, which a process keeps until it ends."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(found[1]) * 1024 if found else 0
 
 
 def _resident(pid: int) -> int:

@@ -155,8 +155,8 @@ def test_a_root_path_has_one_form(path: str) -> None:
 
 
 def _nginx_example() -> str:
-    """The configuration that docs/security.md shows."""
-    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    """The configuration that docs/serving.md shows."""
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
     return text.split("```nginx\n")[1].split("```")[0]
 
 

@@ -9,6 +9,7 @@ from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.progress import working
 from insclr.retrieval.describe import describe_images
+from insclr.retrieval.local.extractor import SIFT, open_extractor
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.ranking import check_ranking
 from insclr.retrieval.reranker_names import require_known, verifier_name
@@ -30,6 +31,8 @@ def evaluate(
     rerank: str = "",
     ranking: str = "global",
     region_size: int = 0,
+    local_features: str = "",
+    local_matcher: str = "",
     allow_missing: bool = False,
     shard: str = "",
     parts: str | Path | None = None,
@@ -38,6 +41,7 @@ def evaluate(
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
 
     With labels, `ranking` may be by parts of images: "asmk", or "regions" of index images described at `region_size`.
+    `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, for `rerank="geometric"`.
     `describing` is for `load`: weights, size, fit, scales, device, engine.
 
     Descriptors of whole images are kept in the folder `parts`. Of several processes that share it each describes its
@@ -50,6 +54,9 @@ def evaluate(
     own = _own_shard(labels, protocol, root, shard, parts)
     require(model, **describing)
     _require_ranking(rerank, ranking, protocol)
+    extractor = open_extractor(local_features, local_matcher)
+    if extractor is not None and verifier_name(rerank) != "geometric":
+        raise UserError("--local-features are compared by --rerank geometric: give that too.")
     truth = read_labels(labels) if labels is not None else None
 
     from insclr.evaluation.distractors import read_distractors
@@ -76,6 +83,7 @@ def evaluate(
             reranker,
             ranking=ranking,
             verifier=verifier,
+            extractor=extractor or SIFT,
             region_size=region_size,
             allow_missing=allow_missing,
             describe=describe,

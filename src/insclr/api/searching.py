@@ -11,6 +11,7 @@ from insclr.data.given import Images, Photo, as_list, as_picture, is_several
 from insclr.errors import UserError
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.local.query import details_of
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
@@ -28,6 +29,8 @@ def index(
     verify: bool = False,
     regions: bool = False,
     local: bool = False,
+    local_features: str = "",
+    local_matcher: str = "",
     asmk: bool = False,
     size: int = 0,
     device: str = "auto",
@@ -37,18 +40,28 @@ def index(
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
     `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
-    are described.
+    are described. `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, in place of
+    SIFT.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
     (24, [])
     """
     require(model, device, engine)
+    extractor = open_extractor(local_features, local_matcher)
     listed = as_list(images)
     loaded = load(model, device=device, engine=engine)
     describer = ModelDescriber(loaded.source, loaded, size=size)
     return index_images(
-        describer, listed, store, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
+        describer,
+        listed,
+        store,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
+        extractor=extractor,
+        asmk=asmk,
     )
 
 
@@ -87,6 +100,7 @@ def search(
             images,
             box,
             [partial(as_picture, one) for one in queries],
+            store=opened,
             ranking=ranking,
             verifier=asked.verifier,
         )

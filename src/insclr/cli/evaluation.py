@@ -50,6 +50,10 @@ EngineOption = Annotated[
         help="auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino.",
     ),
 ]
+LocalFeatures = Annotated[
+    str, typer.Option(help="For geometric: a file with the weights of kornia's DISK instead of SIFT.")
+]
+LocalMatcher = Annotated[str, typer.Option(help="With it: a file with the weights of LightGlue for DISK.")]
 ShardOption = Annotated[
     str, typer.Option("--shard", help="2/4: do the second of four shares; torchrun splits by itself.")
 ]
@@ -114,6 +118,8 @@ def evaluate(
     rerank: Rerank = "",
     ranking: MeasuredRanking = "global",
     region_size: RegionSize = 0,
+    local_features: LocalFeatures = "",
+    local_matcher: LocalMatcher = "",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")] = None,
     chart: Annotated[
@@ -148,6 +154,8 @@ def evaluate(
             rerank=rerank,
             ranking=ranking,
             region_size=region_size,
+            local_features=local_features,
+            local_matcher=local_matcher,
             allow_missing=allow_missing,
             weights=weights,
             size=size,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from insclr.cli import app
+from insclr.cli import app, say_when_stopped
 from insclr.cli.evaluation import Device, EngineOption
 from insclr.cli.search import StoreName
 
@@ -152,6 +152,7 @@ def learn(
     engine: EngineOption = "auto",
 ) -> None:
     """Learn from the names and answers of a store: a new model and a new store of its photos."""
+    say_when_stopped(lambda: f"{out} keeps what was learned: the same command goes on.")
     from insclr.jobs.learn import learn as learn_from
 
     done = learn_from(store, out, recipe, tuple(change or ()), device, engine)

@@ -10,6 +10,8 @@ from insclr.cli import app, say_when_stopped
 from insclr.cli.evaluation import (
     Device,
     EngineOption,
+    LocalFeatures,
+    LocalMatcher,
     ModelName,
     Rerank,
     ShardOption,
@@ -45,6 +47,8 @@ def index(
     local: Annotated[
         bool, typer.Option("--local", help="Keep local features, for --rerank geometric (54 kB a photo).")
     ] = False,
+    local_features: LocalFeatures = "",
+    local_matcher: LocalMatcher = "",
     asmk: Annotated[
         bool, typer.Option("--asmk", help="Keep local descriptors, for --ranking asmk (2 kB a photo).")
     ] = False,
@@ -70,10 +74,21 @@ def index(
     from insclr.retrieval.describer import ModelDescriber
     from insclr.retrieval.index import IndexReport
     from insclr.retrieval.index_shards import index_shard
+    from insclr.retrieval.local.extractor import open_extractor
 
+    extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
     describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
     report = index_shard(
-        describer, found, store, own, prune=prune, verify=verify, regions=regions, local=local, asmk=asmk
+        describer,
+        found,
+        store,
+        own,
+        prune=prune,
+        verify=verify,
+        regions=regions,
+        local=local,
+        extractor=extractor,
+        asmk=asmk,
     )
     for path, reason in report.skipped if isinstance(report, IndexReport) else report.described.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)

@@ -1,6 +1,7 @@
 """labels.csv: which image shows which instance, and how to read it without surprises."""
 
 import csv
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -173,6 +174,8 @@ def _box(file: Path, line: int, row: dict[str, str]) -> Box | None:
         x1, y1, x2, y2 = (float(cell.replace(",", ".")) for cell in cells)
     except ValueError:
         raise UserError(f"{file}, line {line}: the box {','.join(cells)} is not four numbers") from None
+    if not all(map(math.isfinite, (x1, y1, x2, y2))):
+        raise UserError(f"{file}, line {line}: the box {','.join(cells)} has no finite size")
     if not (x1 < x2 and y1 < y2):
         raise UserError(
             f"{file}, line {line}: the box {','.join(cells)} is empty; expected x1 < x2 and y1 < y2"

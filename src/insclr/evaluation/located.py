@@ -16,6 +16,7 @@ from insclr.progress import progress_bar
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import Aggregated, InvertedFile
 from insclr.retrieval.local.cells import Cells
+from insclr.retrieval.local.extractor import SIFT, Extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.verification import VERIFIED, QueryParts, best_geometry, verified_order
 from insclr.retrieval.store import Regions
@@ -183,13 +184,14 @@ class GeometricVerifier:
     """By matched points."""
 
     features: Sequence[LocalFeatures | None]  # of every row of the labels
+    extractor: Extractor = SIFT  # that made them
 
     def order(self, query: int, rows: Ids, scores: Scores) -> tuple[Ids, list[tuple[float, ...] | None]]:
         """The new order, and the boxes of the verified ones."""
         mine = self.features[query]
         if mine is None:
             return np.arange(len(rows)), [None] * len(rows)
-        parts = [QueryParts(mine)]
+        parts = [QueryParts(mine, extractor=self.extractor)]
         geometries = [
             best_geometry(parts, theirs) if (theirs := self.features[row]) is not None else None
             for row in rows.tolist()

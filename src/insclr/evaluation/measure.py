@@ -39,6 +39,7 @@ from insclr.retrieval.describe import as_opened, describe_images
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
 from insclr.retrieval.local.cells import SCALES, Cells, image_cells
+from insclr.retrieval.local.extractor import SIFT, Extractor
 from insclr.retrieval.local.keep_asmk import SAMPLE
 from insclr.retrieval.local.verification import image_features
 from insclr.retrieval.rerank import Reranker
@@ -60,6 +61,7 @@ def measure_labels(
     *,
     ranking: str = "global",
     verifier: str = "",
+    extractor: Extractor = SIFT,
     region_size: int = 0,
     allow_missing: bool = False,
     describe: Describe | None = None,
@@ -68,7 +70,8 @@ def measure_labels(
 
     `region_size` is the side at which index images are described for their regions; queries are described at the
     model's own size, which is about that of a small thing in a large image. The score, which is made from the
-    descriptors of whole images, is measured too, except with regions.
+    descriptors of whole images, is measured too, except with regions. `extractor` makes what the verifier "geometric"
+    compares.
     """
     model = as_opened(model)
     describe = describe or SplitDescriptors(model, None, Shard())
@@ -86,7 +89,7 @@ def measure_labels(
         ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
     elif ranking == "asmk":
         ranker = asmk_ranker(model, labels)
-    result = evaluate_rows(labels, ranker, _verifier(verifier_name(verifier), model, labels))
+    result = evaluate_rows(labels, ranker, _verifier(verifier_name(verifier), model, labels, extractor))
     if ranking == "regions":
         return result  # the score of a region is another one
     with working("measuring the score"):
@@ -148,7 +151,7 @@ def _cells(model: OpenedModel, labels: Labels, rows: list[int], title: str) -> I
             bar.advance(len(part))
 
 
-def _verifier(name: str, model: OpenedModel, labels: Labels) -> RowVerifier | None:
+def _verifier(name: str, model: OpenedModel, labels: Labels, extractor: Extractor) -> RowVerifier | None:
     if not name:
         return None
     if name == "dsm":
@@ -161,7 +164,8 @@ def _verifier(name: str, model: OpenedModel, labels: Labels) -> RowVerifier | No
             return image_cells(model, [image], [boxes[row]], dsm.SCALES, dsm.MAX_CELLS)[0]
 
         return CellVerifier(cells)
-    return GeometricVerifier(image_features(labels.images, labels.query_boxes))
+    features = image_features(labels.images, labels.query_boxes, extractor)
+    return GeometricVerifier(features, extractor)
 
 
 def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:

@@ -1,11 +1,19 @@
-"""Ground-truth pickles are untrusted input: only plain values and numpy arrays are let in."""
+"""Ground-truth pickles are untrusted input: only plain values and numpy arrays are let in.
 
+Arrays are put together here from their parts. numpy's own functions believe what a pickle says of an array: changed
+bytes can make them read and write beyond it.
+"""
+
+import math
 import pickle
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy._core import multiarray, numeric
+from numpy.typing import NDArray
 
 from insclr.errors import UserError
 from insclr.files import open_file
@@ -17,9 +25,14 @@ def load_pickle(file: Path | str) -> object:
     Nothing from the file is ever run. Pickles written by Python 2 are read as Latin-1.
     """
     file = Path(file)
+    with _explained(file), open_file(file) as stream:
+        return _plain(_RestrictedUnpickler(stream, encoding="latin1").load(), {})
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
     try:
-        with open_file(file) as stream:
-            return _RestrictedUnpickler(stream, encoding="latin1").load()
+        yield
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from error
     except _Refused as error:
@@ -47,6 +60,112 @@ class _Refused(Exception):
     """The name of what a pickle asked for and must not have."""
 
 
+class _Function:
+    """A function that a pickle may call, and can do nothing else to."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: object) -> object:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise _Refused("a change of a function")
+
+
+class _Dtype:
+    """What a pickle says of the kind of an array's entries."""
+
+    __slots__ = ("_code", "_order")
+    _CODES = re.compile(r"b1|i[1248]|u[1248]|f[248]|c8|c16|[SU][1-9]\d{0,5}|O8?")
+
+    def __init__(self, code: Any, *_: object) -> None:
+        code = code.decode("latin1") if isinstance(code, bytes) else code
+        if not isinstance(code, str) or not self._CODES.fullmatch(code):
+            raise _Refused(f"an array of {code!r}")
+        self._code, self._order = code, "="
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, *structure = state
+        order = order.decode("latin1") if isinstance(order, bytes) else order
+        if order not in ("<", ">", "=", "|") or any(part is not None for part in structure[:3]):
+            raise _Refused("an array of structures")
+        self._order = order
+
+    def dtype(self) -> np.dtype[Any]:
+        """The kind itself."""
+        return np.dtype(self._order + self._code)
+
+
+class _Array:
+    """The parts of an array, or of a single number, until all of them are there."""
+
+    __slots__ = ("_dtype", "_fortran", "_raw", "_shape", "single")
+
+    def __init__(self, *parts: Any, single: bool = False) -> None:
+        self.single = single
+        if parts:
+            self.__setstate__(parts)
+
+    def __setstate__(self, state: Any) -> None:
+        *_, self._shape, self._dtype, self._fortran, self._raw = state
+
+    def array(self, memo: dict[int, object]) -> NDArray[Any]:
+        """The array; ValueError where its parts do not fit."""
+        shape = tuple(self._shape)
+        if not isinstance(self._dtype, _Dtype) or any(type(side) is not int or side < 0 for side in shape):
+            raise ValueError("an array without a kind or shape")
+        count, kind = math.prod(shape), self._dtype.dtype()
+        flat = _objects(self._raw, count, memo) if kind.hasobject else _numbers(self._raw, count, kind)
+        return flat.reshape(shape, order="F" if self._fortran else "C")
+
+
+def _objects(raw: Any, count: int, memo: dict[int, object]) -> NDArray[Any]:
+    if not isinstance(raw, list) or len(raw) != count:
+        raise ValueError("an array of another length")
+    flat = np.empty(count, object)
+    for place, value in enumerate(raw):
+        flat[place] = _plain(value, memo)
+    return flat
+
+
+def _numbers(raw: Any, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    content = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)
+    if not isinstance(raw, str | bytes | bytearray) or len(content) != count * kind.itemsize:
+        raise ValueError("an array of another length")
+    if kind.kind == "U" and (np.frombuffer(content, f"{kind.byteorder}u4") > 0x10FFFF).any():
+        raise ValueError("letters that there are not")
+    if kind.kind == "b":
+        return np.asarray(np.frombuffer(content, np.uint8) != 0)
+    return np.frombuffer(content, kind).copy()
+
+
+def _plain(value: Any, memo: dict[int, object]) -> object:
+    """The value with arrays in place of their parts; what stands in several places is made once."""
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, _Array):
+        array = value.array(memo)
+        memo[id(value)] = array.reshape(())[()] if value.single else array
+    elif isinstance(value, list):
+        made: list[object] = []
+        memo[id(value)] = made
+        made += [_plain(one, memo) for one in value]
+    elif isinstance(value, dict):
+        table: dict[object, object] = {}
+        memo[id(value)] = table
+        table |= {key: _plain(one, memo) for key, one in value.items()}
+    elif isinstance(value, tuple):
+        memo[id(value)] = tuple(_plain(one, memo) for one in value)
+    elif isinstance(value, _Function | _Dtype):
+        raise _Refused("a function or a kind as a value")
+    else:
+        return value
+    return memo[id(value)]
+
+
 def _latin1(text: str, encoding: str) -> bytes:
     # How Python 3 writes bytes into pickles that Python 2 can read.
     if encoding not in ("latin1", "latin-1"):
@@ -54,24 +173,33 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _array_names() -> dict[tuple[str, str], Callable[..., object]]:
-    """What numpy's own pickles call, under the module names of numpy 1 and numpy 2."""
-    known: dict[tuple[str, str], Callable[..., object]] = {
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _latin1,
+def _stand_ins() -> dict[tuple[str, str], object]:
+    """For what numpy's own pickles call, under the module names of numpy 1 and numpy 2."""
+    known: dict[tuple[str, str], object] = {
+        ("numpy", "ndarray"): "ndarray",
+        ("numpy", "dtype"): _Function(_Dtype),
+        ("_codecs", "encode"): _Function(_latin1),
+        ("__builtin__", "bytes"): _Function(lambda: b""),  # as Python 3 writes no bytes at all
     }
     for core in ("numpy.core", "numpy._core"):
-        known[(f"{core}.multiarray", "_reconstruct")] = multiarray._reconstruct
-        known[(f"{core}.multiarray", "scalar")] = multiarray.scalar
-        known[(f"{core}.numeric", "_frombuffer")] = numeric._frombuffer  # type: ignore[attr-defined]
+        known[(f"{core}.multiarray", "_reconstruct")] = _Function(lambda *_: _Array())
+        known[(f"{core}.multiarray", "scalar")] = _Function(_single)
+        known[(f"{core}.numeric", "_frombuffer")] = _Function(_from_buffer)
     return known
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
-    _allowed = _array_names()
+def _single(dtype: Any, raw: Any) -> _Array:
+    return _Array((), dtype, False, raw, single=True)
 
-    def find_class(self, module: str, name: str) -> Callable[..., object]:
+
+def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+    return _Array(shape, dtype, order == "F", raw)
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    _allowed = _stand_ins()
+
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
             raise _Refused(f"{module}.{name}")
         return self._allowed[(module, name)]

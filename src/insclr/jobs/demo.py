@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from insclr.arrays import Descriptors
+from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
@@ -14,6 +16,7 @@ from insclr.report.run_report import write_report
 from insclr.retrieval.describe import describe_images
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
+from insclr.retrieval.store import open_store
 from insclr.run_folder import note_measured
 from insclr_demo import draw_collection
 
@@ -51,14 +54,25 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     stage(f"teaching a pretrained network on the {len(labels)} pictures, without their labels")
     run = folder / "run"
     model = train(collection, run, recipe, labels=collection / "labels.csv", resume=run.exists())
+    stage("indexing the pictures for search")
+    store = folder / "store"
+    stage(index_images(ModelDescriber(str(run), model), labels.images, store).summary())
     stage("measuring before and after")
     settings = model.recipe.descriptor
     pretrained = resolve_model(f"pretrained:{model.recipe.network.backbone}")
     before = evaluate_labels(describe_images(pretrained, labels.images, settings), labels)
-    after = evaluate_labels(describe_images(model, labels.images), labels)
+    after = evaluate_labels(_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)
     note_measured(run, map={"before": before.map, "after": after.map, "views": views})
     write_report(run)
-    stage("indexing the pictures for search")
-    stage(index_images(ModelDescriber(str(run), model), labels.images, folder / "store").summary())
     return Demo(before, after, folder)
+
+
+def _stored(store: Path, images: ImageList) -> Descriptors:
+    """What the store holds of these images (images, dim), so that they need not be described again."""
+    opened = open_store(store)
+    try:
+        rows = opened.rows_by_path()
+        return opened.descriptors([rows[path].id for path in images.paths])
+    finally:
+        opened.close()

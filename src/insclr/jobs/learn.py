@@ -13,9 +13,11 @@ from insclr.files import is_there
 from insclr.jobs.train import train
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import Store, open_store
 from insclr.retrieval.view_features import FeatureDescriber
+from insclr.run_folder import kept_answers
 
 _FEATURES = "features"  # a note of the store
 
@@ -40,7 +42,8 @@ def learn(
     """Train on the photos of a store with its answers, and index them with the new model below `out`.
 
     Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
-    `engine` describes the photos on a CPU; torch trains.
+    `engine` describes the photos on a CPU; torch trains. A call that was killed goes on when it is repeated, with the
+    answers that it began with.
     """
     require_engine(engine, device)  # before anything is made
     store = open_store(uri)
@@ -48,14 +51,14 @@ def learn(
         images, cache = _images(store), _features(store)
     finally:
         store.close()
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty: choose another folder for what is learned.")
     kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
+    _require_free(out, kept)
     train(
         images,
         out / "run",
         recipe,
         changes=changes,
+        resume=kept_answers(out / "run") is not None,
         cache=cache,
         answers=kept,
         device=device,
@@ -81,19 +84,19 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
             if only_last
             else ModelDescriber(name, model, size=size)
         )
-        parts = _kept_parts(old)
+        extractor, asmk = _kept_parts(old)
         report = index_images(
             describer,
             _images(old),
             out / "store",
             regions=old.has_regions(),
-            local=parts["local"],
-            asmk=parts["asmk"],
+            extractor=extractor,
+            asmk=asmk,
         )
         new = open_store(out / "store")
         try:
             new.append(old.journal())
-            new.set_note(_FEATURES, str(cache))
+            new.set_note(_FEATURES, str(cache))  # last: it says that all is there
         finally:
             new.close()
     finally:
@@ -101,16 +104,42 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
     return report
 
 
+def _require_free(out: Path, uri: str) -> None:
+    """Refuse a folder that holds anything but what a killed call for the same store has left."""
+    if not out.exists() or not any(out.iterdir()):
+        return
+    answers = kept_answers(out / "run")
+    known = {"run"} if answers is None else {"run", "store"}
+    foreign = [one.name for one in out.iterdir() if one.name not in known]
+    if foreign or answers not in (None, uri) or _finished(out / "store"):
+        raise UserError(f"{out} is not empty: choose another folder for what is learned.")
+
+
+def _finished(folder: Path) -> bool:
+    """Whether a learned store is whole: its last note is there."""
+    if not folder.exists():
+        return False
+    try:
+        store = open_store(folder)
+    except UserError:
+        return False  # killed before it was a store
+    try:
+        return store.note(_FEATURES) is not None
+    finally:
+        store.close()
+
+
 def _features(store: Store) -> Path:
     """Where the features of its photos are kept: a learned store shares those of the store it came from."""
     return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
-def _kept_parts(store: Store) -> dict[str, bool]:
-    """Which parts of its photos are kept beside a store, as options of `index_images`."""
+def _kept_parts(store: Store) -> tuple[Extractor | None, bool]:
+    """What makes the local features that are kept beside a store, if any are, and whether ASMK's are."""
     kept = KeptParts(store.parts)
     try:
-        return {"local": bool(kept.hashes("sift")), "asmk": kept.note("asmk") is not None}
+        extractor = kept_extractor(kept) if has_local_features(kept) else None
+        return extractor, kept.note("asmk") is not None
     finally:
         kept.close()
 

@@ -110,7 +110,7 @@ def read_model_file(path: Path | str) -> StoredModel:
     try:
         recipe = _read_recipe(metadata)
         notes = {str(name): str(text) for name, text in json.loads(metadata["notes"]).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} has no recipe that can be read ({error}): copy or train it again."
         ) from error
@@ -153,12 +153,19 @@ def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
     """The recipe in a model file; of an older one the parts that describing needs."""
     table = tomllib.loads(metadata["recipe"])
     if metadata["format"] == _OLDER_FORMAT:
-        network = NetworkRecipe(bias=True).with_(**table["network"])
-        descriptor = DescriptorRecipe().with_(
-            **table["descriptor"] | {"scales": tuple(table["descriptor"]["scales"])}
+        network, descriptor = ({**table[part]} for part in ("network", "descriptor"))
+        descriptor["scales"] = tuple(descriptor["scales"])
+        return Recipe(
+            name=table["name"],
+            network=NetworkRecipe(**{"bias": True} | _known(network, NetworkRecipe)),
+            descriptor=DescriptorRecipe(**_known(descriptor, DescriptorRecipe)),
         )
-        return Recipe(name=table["name"], network=network, descriptor=descriptor)
     return from_table(table)
+
+
+def _known(table: Mapping[str, Any], kind: type[NetworkRecipe | DescriptorRecipe]) -> dict[str, Any]:
+    """The keys that there still are."""
+    return {key: value for key, value in table.items() if key in kind.model_fields}
 
 
 def _require_sane(path: Path, descriptor: DescriptorRecipe) -> None:

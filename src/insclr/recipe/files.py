@@ -27,6 +27,7 @@ from insclr.recipe.tables import Table
 
 _FOLDER = resources.files("insclr") / "recipes"
 _SIZES = ("descriptor.size", "plain_size", "augmented_size")
+_MAX_TIMES = 1000
 _TABLES: dict[str, type[Table]] = {
     "network": NetworkRecipe,
     "descriptor": DescriptorRecipe,
@@ -48,13 +49,16 @@ def load_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
     `rounds.lr=...` without a number changes every round. Keys of the file that a change leaves unread are dropped
     (`rounds.method.variant=A` makes k meaningless); a change that nothing reads is an error.
     """
-    table = _read(name)
-    from_table(table)  # what the file says must hold by itself
-    said = {key for change in changes for key in _apply(table, change)}
-    if "large_size" not in said and any(key.endswith(_SIZES) for key in said):
-        table["large_size"] = 0  # a size that was asked for holds whatever the photos are like
-    _drop_unread(table, said)
-    return from_table(table)
+    try:
+        table = _read(name)
+        from_table(table)  # what the file says must hold by itself
+        said = {key for change in changes for key in _apply(table, change)}
+        if "large_size" not in said and any(key.endswith(_SIZES) for key in said):
+            table["large_size"] = 0  # a size that was asked for holds whatever the photos are like
+        _drop_unread(table, said)
+        return from_table(table)
+    except RecursionError:
+        raise UserError(f"The recipe {name} is nested too deeply to be one.") from None
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
@@ -92,14 +96,18 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         )
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits is one too, and no TOMLDecodeError
         raise UserError(f"The recipe {name} is not valid TOML: {error}.") from error
     rounds = table.get("rounds", [])
     if not isinstance(rounds, list):
         raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
     table["rounds"] = [one for each in rounds for one in _repeated(each)]
     each = table.pop("each_round", {})
+    if not isinstance(each, Mapping):
+        raise UserError("Recipe: each_round must be a table.")
     parent = table.pop("extends", None)
+    if not isinstance(parent, str | None):
+        raise UserError(f"Recipe: extends = {parent!r} names no recipe; it takes a text.")
     if parent is None:
         if not rounds:
             del table["rounds"]
@@ -116,8 +124,10 @@ def _repeated(table: Any) -> list[Any]:
     if not isinstance(table, Mapping) or "times" not in table:
         return [table]
     times = table["times"]
-    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
-        raise UserError(f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1.")
+    if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= _MAX_TIMES:
+        raise UserError(
+            f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {_MAX_TIMES}."
+        )
     # Copies: a change of one round must not reach the others.
     return [_copy({key: value for key, value in table.items() if key != "times"}) for _ in range(times)]
 
@@ -142,7 +152,7 @@ def _apply(table: dict[str, Any], change: str) -> list[str]:
         raise UserError(f"--set {change}: write it as key=value, for example --set network.dim=256.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         value = text  # a bare word
     *path, last = key.strip().split(".")
     places: list[tuple[str, dict[str, Any]]] = [("", table)]

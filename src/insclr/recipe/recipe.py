@@ -20,7 +20,7 @@ class NetworkRecipe(Table):
     gem_p: float = knob(3.0, "GeM's exponent", gt=0)
     normalise_pooled: bool = knob(True, "L2-normalise the pooled features before the fully connected layer")
     dim: int = knob(
-        512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0
+        512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0, le=16_384
     )
     bias: bool = knob(
         False, "the fc has a bias; a start other than random needs one, and a random one hides what Wx says"

@@ -17,6 +17,12 @@ from insclr.data.skipped import Skipped
 from insclr.files import content_hash, is_there
 from insclr.progress import progress_bar, working
 from insclr.retrieval.describer import CellDescriber, Describer
+from insclr.retrieval.local.extractor import (
+    Extractor,
+    choose_extractor,
+    has_local_features,
+    store_extractor,
+)
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.keep import drop_gone, keep_features
 from insclr.retrieval.local.keep_asmk import keep_asmk
@@ -88,6 +94,7 @@ def index_images(
     verify: bool = False,
     regions: bool = False,
     local: bool = False,
+    extractor: Extractor | None = None,
     asmk: bool = False,
     batch: int = 256,
     wait: float = 30.0,
@@ -98,19 +105,22 @@ def index_images(
 
     New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
     With `regions` every row has some, also those that are there already, with `local` every image local features,
-    with `asmk` local descriptors; a store that has them goes on having them.
+    with `asmk` local descriptors; a store that has them goes on having them. `extractor` makes the local
+    features from now on, all of them anew where another one made those that are there.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     Of several shards each brings its share of the images up to date, and the first one drops rows. What is
     `described` elsewhere is taken from there.
     """
-    if local:
+    if local or extractor is not None:
         require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     store = create_store(
         uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
     )
     try:
+        if extractor is None:
+            store_extractor(store)  # refuses missing weights before anything is described
         with store.writing(wait):
             run = _Run(describer, images, store, verify, regions, described or {})
             share = shard.share(len(images))
@@ -121,7 +131,7 @@ def index_images(
                     bar.advance(len(part))
             if shard.first:
                 run.drop_unlisted(prune)
-            _keep_parts(store, describer, local=local, asmk=asmk)
+            _keep_parts(store, describer, local=local, extractor=extractor, asmk=asmk)
             with working("settling the store"):
                 store.settle()
             with working("calibrating the score"):
@@ -131,12 +141,14 @@ def index_images(
         store.close()
 
 
-def _keep_parts(store: Store, describer: Describer, *, local: bool, asmk: bool) -> None:
+def _keep_parts(
+    store: Store, describer: Describer, *, local: bool, extractor: Extractor | None, asmk: bool
+) -> None:
     """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
     kept = KeptParts(store.parts)
     try:
-        if local or kept.hashes("sift"):
-            keep_features(store, kept)
+        if local or extractor is not None or has_local_features(kept):
+            keep_features(store, kept, choose_extractor(kept, extractor))
         if (asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
             keep_asmk(store, kept, describer.cells, describer.cells_longest)
         drop_gone(store, kept)

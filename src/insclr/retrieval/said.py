@@ -184,8 +184,9 @@ def describe_entry(entry: Entry, paths: Mapping[str, str]) -> str:
     data = entry.data
     images = len(data.get("images", ()))
     query = paths.get(str(data.get("query", "")), "a photo that is not here")
+    if entry.kind == "answer":  # the only kind whose `same` is a list
+        return f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different"
     words = {
-        "answer": f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different",
         "skip": f"{query}: skipped",
         "judge": f"{query}: a result judged {'right' if data.get('same') else 'wrong'}",
         "name": f"{images} photos called {data.get('name') or 'one thing'}",

@@ -155,6 +155,7 @@ def search_files(
                 [image],
                 box,
                 [partial(decode, images.file(i))],
+                store=store,
                 ranking=asked.ranking,
                 verifier=asked.verifier,
             )

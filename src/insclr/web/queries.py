@@ -14,6 +14,7 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.retrieval.describer import CellDescriber
+from insclr.retrieval.local.extractor import Extractor
 from insclr.retrieval.local.features import LONGEST
 from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
 from insclr.retrieval.local.verification import QueryParts, query_parts
@@ -126,7 +127,7 @@ def query_details(
     """What the ranking and the verifier need of the queries besides their descriptors."""
     found = NO_DETAILS
     if asked.verifier == "geometric":
-        found = replace(found, parts=local_queries(uploads, rows, images))
+        found = replace(found, parts=local_queries(home.extractor(), uploads, rows, images))
     if asked.ranking == "asmk":
         describer = home.describer
         if not isinstance(describer, CellDescriber):
@@ -137,16 +138,16 @@ def query_details(
 
 
 def local_queries(
-    uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], images: "QueryImages"
+    extractor: Extractor, uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], images: "QueryImages"
 ) -> list[QueryParts]:
     """The local features of all queries; those kept of a whole row need no decoding."""
-    parts = [query_parts(image, box) for image, box in images.each(uploads, [], LONGEST)]
+    parts = [query_parts(image, box, extractor) for image, box in images.each(uploads, [], LONGEST)]
     for row in rows:
-        kept = row.home.local_features(row.row) if row.box is None else None
+        kept = row.home.local_features(row.row, extractor) if row.box is None else None
         if kept is not None:
-            parts.append(QueryParts(kept))
+            parts.append(QueryParts(kept, extractor=extractor))
         else:
-            parts += [query_parts(image, box) for image, box in images.each([], [row], LONGEST)]
+            parts += [query_parts(image, box, extractor) for image, box in images.each([], [row], LONGEST)]
     return parts
 
 

@@ -14,6 +14,7 @@ from insclr.data.formats import on_disk
 from insclr.files import is_there, whole_file
 from insclr.retrieval.columns import Column, columns_of
 from insclr.retrieval.describer import Describer
+from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.score import score_curve_of
@@ -66,14 +67,17 @@ class ServedStore:
         """The stored descriptors of rows."""
         return self.store.descriptors([row.id for row in rows])
 
-    def local_features(self, row: Row) -> LocalFeatures | None:
-        """The local features kept of a row's picture; None where there are none."""
+    def extractor(self) -> Extractor:
+        """What makes the local features of this store."""
+        return store_extractor(self.store)
+
+    def local_features(self, row: Row, extractor: Extractor) -> LocalFeatures | None:
+        """The local features that this extractor made of a row's picture; None where none are kept."""
         kept = KeptParts(self.store.parts)
         try:
-            found = kept.read("sift", [row.image.hash]).get(row.image.hash)
+            return read_features(kept, extractor, [row.image.hash]).get(row.image.hash)
         finally:
             kept.close()
-        return None if found is None else LocalFeatures.from_bytes(found)
 
     def cutoff(self) -> float:
         """The cosine of the calibrated cut-off."""

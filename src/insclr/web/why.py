@@ -91,14 +91,16 @@ def _answer(
     rows = [parse_row(served, ref, box) for ref, box in zip(refs, row_boxes, strict=True)]
     require_few_pixels(uploads, limits.max_pixels, limits.max_request_pixels)
     images = QueryImages(served.decoders, fractions, limits.max_pixels)
-    queries = local_queries(uploads, rows, images)
+    shown = parse_row(served, found, None)
+    extractor = shown.home.extractor()
+    queries = local_queries(extractor, uploads, rows, images)
     # The found picture's features are kept, or made now from its file.
-    (target,) = local_queries([], [parse_row(served, found, None)], images)
+    (target,) = local_queries(extractor, [], [shown], images)
     return _explained(queries, target.features)
 
 
 def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
-    geometries = [verify(query.features, target, query.outline) for query in queries]
+    geometries = [verify(one.features, target, one.outline, one.extractor.match) for one in queries]
     inliers = [-1 if one is None else one.inliers for one in geometries]
     best = inliers.index(max(inliers))
     geometry = geometries[best]

@@ -9,10 +9,11 @@ from blots import placed, textured
 from histogram_describer import HistogramDescriber
 from PIL import Image
 
+from insclr.data.decode import Box
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local import keep
+from insclr.retrieval.local import extractor
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.local.verification import query_parts
@@ -57,13 +58,13 @@ def test_features_are_made_once_and_go_with_their_photo(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     extracted: list[int] = []
-    original = keep.extract_features  # type: ignore[attr-defined]
+    original = extractor.extract_features  # type: ignore[attr-defined]
 
-    def counting(image: Image.Image) -> object:
+    def counting(image: Image.Image, box: Box | None = None) -> object:
         extracted.append(1)
-        return original(image)
+        return original(image, box)
 
-    monkeypatch.setattr(keep, "extract_features", counting)
+    monkeypatch.setattr(extractor, "extract_features", counting)
     (photos / "with.png").rename(photos / "moved.png")
     (photos / "50.png").unlink()
     textured(60, 300).save(photos / "60.png")

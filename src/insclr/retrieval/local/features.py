@@ -1,4 +1,4 @@
-"""Local features of an image: SIFT points with RootSIFT descriptors, few and small enough to keep for every image."""
+"""Local features of an image, few and small enough to keep for every image; SIFT points with RootSIFT descriptors."""
 
 import struct
 from dataclasses import dataclass
@@ -18,22 +18,32 @@ LONGEST = 640  # pixels: larger images are shrunk before points are looked for
 _LEAST_SIDE = 16  # pixels: below, there is nothing to find
 _CONTRAST = 0.02  # half of OpenCV's: the cap keeps the strongest, and dull photos have few others
 _LEVELS = 512.0  # of a descriptor's byte; entries above a half are clipped
+_ZERO, _SIGNED_LEVELS = 128.0, 254.0  # of a descriptor with signs
 _HEAD = struct.Struct("<II")
 _POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "<f2"), ("angle", "<u2")])
 
 
 @dataclass(frozen=True)
 class LocalFeatures:
-    """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size."""
+    """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size.
+
+    Points of learned features (docs/parts.md) have no scale and no angle, and their descriptors have signs.
+    """
 
     extent: tuple[float, float]  # width and height: the longer one is 1
     points: NDArray[np.float32]  # (n, 2) x, y
     scales: NDArray[np.float32]  # (n,)
     angles: NDArray[np.float32]  # (n,) radians
     descriptors: NDArray[np.uint8]  # (n, 128)
+    learned: bool = False
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def unit_descriptors(self) -> NDArray[np.float32]:
+        """The descriptors (n, 128) as unit rows."""
+        rows = self.descriptors.astype(np.float32) - (_ZERO if self.learned else 0.0)
+        return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
         """136 bytes a point and 8 more."""
@@ -45,7 +55,7 @@ class LocalFeatures:
         return head + points.tobytes() + self.descriptors.tobytes()
 
     @classmethod
-    def from_bytes(cls, kept: bytes) -> "LocalFeatures":
+    def from_bytes(cls, kept: bytes, *, learned: bool = False) -> "LocalFeatures":
         """What `to_bytes` gave; ValueError when it is something else."""
         count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
         if rest or count < 0:
@@ -59,7 +69,45 @@ class LocalFeatures:
             points["scale"].astype(np.float32),
             points["angle"].astype(np.float32) * np.float32(2 * np.pi / 65535),
             descriptors.reshape(count, 128),
+            learned,
         )
+
+
+@dataclass(frozen=True)
+class VisiblePart:
+    """What points are looked for in: an image, or the part of it inside a box, and how that lies in the whole."""
+
+    image: Image.Image  # at most LONGEST pixels a side
+    extent: tuple[float, float]  # of the whole image
+    pixel: float  # its side in units of the whole image
+    offset: NDArray[np.float64]  # (2,) of the upper left corner
+
+    def places(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Points (n, 2) of the visible part as points of the whole image."""
+        return np.asarray(pixels * self.pixel + self.offset, np.float32)
+
+    def nothing(self, *, learned: bool = False) -> LocalFeatures:
+        """The features of an image that has none."""
+        none = np.zeros(0, np.float32)
+        points, descriptors = np.zeros((0, 2), np.float32), np.zeros((0, 128), np.uint8)
+        return LocalFeatures(self.extent, points, none, none, descriptors, learned)
+
+
+def visible_part(image: Image.Image, box: Box | None = None) -> VisiblePart:
+    """An image, or the part of it inside a box, shrunk to LONGEST where it is larger."""
+    whole = image
+    if box is not None:
+        image = crop_box(image, box)
+    shrunk = min(1.0, LONGEST / max(image.size))
+    side = max(1, round(image.width * shrunk)), max(1, round(image.height * shrunk))
+    unit = float(max(whole.size))
+    offset = np.array([max(0, round(edge)) for edge in box[:2]] if box is not None else (0, 0)) / unit
+    return VisiblePart(
+        image.resize(side, Image.Resampling.BILINEAR),
+        (whole.width / unit, whole.height / unit),
+        image.width / side[0] / unit,
+        offset,
+    )
 
 
 def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeatures:
@@ -68,31 +116,20 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone,
     enlarged as far as LONGEST, since a small thing has few points in a small picture.
     """
-    whole = image
-    if box is not None:
-        image = crop_box(image, box)
-    shrunk = min(1.0, LONGEST / max(image.size))
-    side = max(1, round(image.width * shrunk)), max(1, round(image.height * shrunk))
-    unit = float(max(whole.size))
-    extent = whole.width / unit, whole.height / unit
-    if min(side) < _LEAST_SIDE:
-        return _none(extent)
-    grey = np.asarray(image.convert("L").resize(side, Image.Resampling.BILINEAR))
+    part = visible_part(image.convert("L"), box)
+    if min(part.image.size) < _LEAST_SIDE:
+        return part.nothing()
     cv2 = require_opencv()
-    found, raw = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST).detectAndCompute(
-        grey, None
-    )
+    sift = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
+    found, raw = sift.detectAndCompute(np.asarray(part.image), None)
     if raw is None or not len(found):
-        return _none(extent)
+        return part.nothing()
     strongest = np.argsort([-point.response for point in found], kind="stable")[:MAX_FEATURES]
     found, raw = [found[i] for i in strongest], raw[strongest]
-    ratio = image.width / side[0] / unit  # units of the whole image in a pixel of the shrunk part
-    offset = np.array([max(0, round(edge)) for edge in box[:2]] if box is not None else (0, 0)) / unit
-    points = np.array([point.pt for point in found], np.float32) * ratio + offset
     return LocalFeatures(
-        extent,
-        points.astype(np.float32),
-        np.array([point.size * ratio for point in found], np.float32),
+        part.extent,
+        part.places(np.array([point.pt for point in found], np.float32)),
+        np.array([point.size * part.pixel for point in found], np.float32),
         np.radians(np.array([point.angle for point in found], np.float32)),
         root_sift(raw),
     )
@@ -102,6 +139,11 @@ def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Square roots of the shares of a SIFT histogram (Arandjelovic 2012), a byte each."""
     shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
     return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
+
+
+def signed_bytes(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Unit descriptors with signs, a byte each; entries beyond a half are clipped."""
+    return np.asarray(np.rint(descriptors * _SIGNED_LEVELS + _ZERO).clip(1, 255), dtype=np.uint8)
 
 
 def has_opencv() -> bool:
@@ -115,8 +157,3 @@ def require_opencv() -> Any:
         return import_module("cv2")
     except ImportError:
         raise UserError("geometric verification needs OpenCV: pip install 'insclr[geometry]'") from None
-
-
-def _none(extent: tuple[float, float]) -> LocalFeatures:
-    nothing = np.zeros(0, np.float32)
-    return LocalFeatures(extent, np.zeros((0, 2), np.float32), nothing, nothing, np.zeros((0, 128), np.uint8))

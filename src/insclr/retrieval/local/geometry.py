@@ -1,6 +1,7 @@
 """From two images' local features to the transform between them, if there is one that can be believed."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,37 +37,42 @@ class Geometry:
 
 
 Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
+Matcher = Callable[[LocalFeatures, LocalFeatures], Pairs]
 
 
-def match_features(query: LocalFeatures, found: LocalFeatures) -> Pairs:
+def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _RATIO) -> Pairs:
     """Pairs of points that are each other's nearest, clearly nearer than the second nearest.
 
     The second test drops repeated patterns (windows, fences, letters): there the second is as near as the first.
     """
     if len(query) < 2 or len(found) < 2:
         return np.zeros((0, 2), np.int64)
-    near = _unit(query.descriptors) @ _unit(found.descriptors).T  # (query, found)
+    near = query.unit_descriptors() @ found.unit_descriptors().T  # (query, found)
     two = np.argpartition(-near, 1, axis=1)[:, :2]
     best, second = (np.take_along_axis(near, two, axis=1)[:, i] for i in (0, 1))
     first = np.where(best >= second, two[:, 0], two[:, 1])  # (query,)
     best, second = np.maximum(best, second), np.minimum(best, second)
-    clear = (1 - best) < _RATIO**2 * (1 - second)
+    clear = (1 - best) < ratio**2 * (1 - second)
     mutual = near.argmax(0)[first] == np.arange(len(query))
     rows = np.flatnonzero(clear & mutual)
-    return _distinct(np.stack([rows, first[rows]], 1), query, found)
+    return distinct(np.stack([rows, first[rows]], 1), query, found)
 
 
 def verify(
-    query: LocalFeatures, found: LocalFeatures, outline: tuple[float, ...] | None = None
+    query: LocalFeatures,
+    found: LocalFeatures,
+    outline: tuple[float, ...] | None = None,
+    match: Matcher = match_features,
 ) -> Geometry | None:
     """The affine transform that at least MIN_INLIERS pairs of points agree on, or None.
 
-    `outline` is the box around the thing in the query, as fractions, where the user has drawn one.
+    `outline` is the box around the thing in the query, as fractions, where the user has drawn one. `match` pairs the
+    points of two images.
 
     What no camera makes of a thing is no geometry: a mirror image, a change of scale beyond twelvefold, everything
     on one line or spot. Nor is a transform that the points' own directions and sizes contradict.
     """
-    pairs = match_features(query, found)
+    pairs = match(query, found)
     if len(pairs) < MIN_INLIERS:
         return None
     source, target = query.points[pairs[:, 0]], found.points[pairs[:, 1]]
@@ -90,12 +96,7 @@ def verify(
     )
 
 
-def _unit(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
-    rows = descriptors.astype(np.float32)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
-
-
-def _distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
+def distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
     """One pair a place: a corner with two directions gives two points, which are no two witnesses."""
     for side, features in ((0, query), (1, found)):
         places = np.rint(features.points[pairs[:, side]] * _UNITS).astype(np.int64)
@@ -139,7 +140,12 @@ def _possible(transform: NDArray[np.float64]) -> bool:
 def _points_agree(
     transform: NDArray[np.float64], query: LocalFeatures, found: LocalFeatures, pairs: Pairs
 ) -> NDArray[np.bool_]:
-    """Which pairs have directions and sizes that turn and grow as the transform turns and grows them."""
+    """Which pairs have directions and sizes that turn and grow as the transform turns and grows them.
+
+    Learned points have neither.
+    """
+    if query.learned:
+        return np.ones(len(pairs), bool)
     linear = transform[:, :2]
     angles = query.angles[pairs[:, 0]]
     turned = np.stack([np.cos(angles), np.sin(angles)], 1) @ linear.T  # (pairs, 2)

@@ -13,16 +13,16 @@ from typing import Any
 from insclr.errors import UserError
 from insclr.retrieval.store.database import DamagedFile, connect, explained
 
-_TABLES = ("sift", "asmk")
+TABLES = ("sift", "learned", "asmk")
 _SCHEMA = "".join(
     f"CREATE TABLE IF NOT EXISTS {table} (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID;"
-    for table in (*_TABLES, "notes")
+    for table in (*TABLES, "notes")
 )
 _PART = 500  # hashes in one statement
 
 
 class KeptParts:
-    """The file of one store: `sift` (local features) and `asmk` (aggregated local descriptors) of images."""
+    """The file of one store: `sift` or `learned` (local features) and `asmk` (aggregated descriptors) of images."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -31,15 +31,15 @@ class KeptParts:
 
     def hashes(self, table: str) -> set[str]:
         """The content hashes of the images that something is kept of."""
-        return {row[0] for row in self._select(f"SELECT hash FROM {_checked(table)}")}
+        return {row[0] for row in self._select(f"SELECT hash FROM {table}")} if self._has(table) else set()
 
     def read(self, table: str, hashes: Sequence[str]) -> dict[str, bytes]:
         """What is kept of these images; those without are left out."""
         found: dict[str, bytes] = {}
-        for start in range(0, len(hashes), _PART):
+        for start in range(0, len(hashes) if self._has(table) else 0, _PART):
             part = list(hashes[start : start + _PART])
             places = ",".join("?" * len(part))
-            statement = f"SELECT hash, kept FROM {_checked(table)} WHERE hash IN ({places})"
+            statement = f"SELECT hash, kept FROM {table} WHERE hash IN ({places})"
             found |= dict(self._select(statement, part))
         return found
 
@@ -58,6 +58,16 @@ class KeptParts:
         with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute(f"DELETE FROM {_checked(table)}")
 
+    def restart(self, tables: Sequence[str], name: str, note: bytes) -> None:
+        """Forget all of these tables, and keep a note on what comes into them now; an empty one is none."""
+        with self._lock, _explained(self.file), self._writable() as rows:
+            rows.execute("BEGIN IMMEDIATE")
+            for table in tables:
+                rows.execute(f"DELETE FROM {_checked(table)}")
+            rows.execute("DELETE FROM notes WHERE hash = ?", (name,))
+            if note:
+                rows.execute("INSERT INTO notes VALUES (?, ?)", (name, note))
+
     def drop(self, hashes: Iterable[str]) -> None:
         """Forget these images."""
         gone = [(one,) for one in hashes]
@@ -65,7 +75,7 @@ class KeptParts:
             return
         with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
-            for table in _TABLES:
+            for table in TABLES:
                 rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
 
     def note(self, name: str) -> bytes | None:
@@ -77,6 +87,10 @@ class KeptParts:
         """Keep something for all images."""
         with self._lock, _explained(self.file), self._writable() as rows:
             rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, kept))
+
+    def damaged(self) -> UserError:
+        """What to say of content that nobody has written here."""
+        return _damaged(self.file)
 
     def close(self) -> None:
         """Close the file."""
@@ -93,6 +107,10 @@ class KeptParts:
                 self._rows = connect(self.file)
             return self._rows.execute(statement, values).fetchall()
 
+    def _has(self, table: str) -> bool:
+        """Whether the file has a table; one of an earlier version has fewer."""
+        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [_checked(table)]))
+
     def _writable(self) -> sqlite3.Connection:
         if self._rows is None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,12 +126,14 @@ def _explained(file: Path) -> Iterator[None]:
         with explained(file):
             yield
     except DamagedFile as error:
-        raise UserError(
-            f"{file} is damaged: delete it and run `insclr index` with --local or --asmk again."
-        ) from error
+        raise _damaged(file) from error
+
+
+def _damaged(file: Path) -> UserError:
+    return UserError(f"{file} is damaged: delete it and run `insclr index` with --local or --asmk again.")
 
 
 def _checked(table: str) -> str:
-    if table not in _TABLES:
+    if table not in TABLES:
         raise ValueError(f"no table {table}")
     return table

@@ -7,9 +7,11 @@ from PIL import Image
 
 from insclr.data.decode import Box
 from insclr.retrieval.describer import ModelDescriber
+from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.features import LONGEST
 from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
 from insclr.retrieval.local.verification import outline_of, query_parts
+from insclr.retrieval.store import Store
 
 
 def details_of(
@@ -18,10 +20,11 @@ def details_of(
     box: Box | None,
     larger: Sequence[Callable[[int], Image.Image]],
     *,
+    store: Store,
     ranking: str,
     verifier: str,
 ) -> QueryDetails:
-    """What a ranking and a verifier need of images, or of the parts of them inside the box.
+    """What a ranking and a verifier need of images, or of the parts of them inside the box, to search a store.
 
     `larger` decode each image anew at a longest side, for where it has to be larger than the one at hand.
     """
@@ -36,10 +39,12 @@ def details_of(
     if ranking == "asmk":
         found = replace(found, cells=describer.cells(at_least(describer.cells_longest), boxes))
     if verifier == "geometric":
-        found = replace(found, parts=[query_parts(image, box) for image in at_least(LONGEST)])
+        extractor = store_extractor(store)
+        parts = [query_parts(image, box, extractor) for image in at_least(LONGEST)]
+        found = replace(found, parts=parts)
     elif verifier == "dsm":
         large = at_least(describer.cells_longest)
         cells = zip(describer.map_cells(large, boxes), large, strict=True)
-        parts = [(one, outline_of(image, box)) for one, image in cells]
-        found = replace(found, map_cells=parts, describer=describer)
+        map_cells = [(one, outline_of(image, box)) for one, image in cells]
+        found = replace(found, map_cells=map_cells, describer=describer)
     return found

@@ -14,7 +14,8 @@ from insclr.data.images import ImageList
 from insclr.data.workers import default_workers
 from insclr.errors import UserError
 from insclr.progress import progress_bar
-from insclr.retrieval.local.features import LONGEST, LocalFeatures, extract_features, require_opencv
+from insclr.retrieval.local.extractor import SIFT, Extractor, read_features
+from insclr.retrieval.local.features import LONGEST, LocalFeatures, require_opencv
 from insclr.retrieval.local.geometry import Geometry, verify
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import Store
@@ -31,11 +32,12 @@ class QueryParts:
 
     features: LocalFeatures
     outline: Box | None = None
+    extractor: Extractor = SIFT  # that made the features
 
 
-def query_parts(image: Image.Image, box: Box | None = None) -> QueryParts:
+def query_parts(image: Image.Image, box: Box | None = None, extractor: Extractor = SIFT) -> QueryParts:
     """What verification compares of a query; `box` is in pixels of the image."""
-    return QueryParts(extract_features(image, box), outline_of(image, box))
+    return QueryParts(extractor.extract(image, box), outline_of(image, box), extractor)
 
 
 def outline_of(image: Image.Image, box: Box | None) -> Box | None:
@@ -60,7 +62,7 @@ def verify_rows(store: Store, kept: KeptParts, queries: Sequence[QueryParts], id
     A row whose local features are missing has no geometry; UserError where all are.
     """
     hashes = {row.id: row.image.hash for row in store.rows(ids.tolist())}
-    found = kept.read("sift", list(hashes.values()))
+    found = read_features(kept, queries[0].extractor, list(hashes.values()))
     if hashes and not found:
         raise UserError(
             f"the store {store.uri} has no local features of these photos: make them with `insclr index MODEL IMAGES "
@@ -68,14 +70,14 @@ def verify_rows(store: Store, kept: KeptParts, queries: Sequence[QueryParts], id
         )
     features = [found.get(hashes.get(int(one), "")) for one in ids]
     return Verified(
-        [best_geometry(queries, LocalFeatures.from_bytes(one)) if one else None for one in features],
+        [None if one is None else best_geometry(queries, one) for one in features],
         [one is not None for one in features],
     )
 
 
 def best_geometry(queries: Sequence[QueryParts], found: LocalFeatures) -> Geometry | None:
     """The geometry with most inliers among those of the queries with one image."""
-    geometries = [verify(query.features, found, query.outline) for query in queries]
+    geometries = [verify(one.features, found, one.outline, one.extractor.match) for one in queries]
     return max((one for one in geometries if one), key=lambda one: one.inliers, default=None)
 
 
@@ -90,7 +92,7 @@ def verified_order(similarities: Scores, inliers: NDArray[np.int64]) -> Ids:
 
 
 def image_features(
-    images: ImageList, boxes: Sequence[Box | None] | None = None, title: str = "local features"
+    images: ImageList, boxes: Sequence[Box | None] | None = None, extractor: Extractor = SIFT
 ) -> list[LocalFeatures | None]:
     """The local features of files, or of the parts of them inside boxes; None for an unreadable one."""
     require_opencv().setNumThreads(1)
@@ -98,12 +100,12 @@ def image_features(
     def extract(row: int) -> LocalFeatures | None:
         box = boxes[row] if boxes is not None else None
         try:
-            return extract_features(decode(images.file(row), None if box else LONGEST), box)
+            return extractor.extract(decode(images.file(row), None if box else LONGEST), box)
         except BadImage:
             return None
 
     found: list[LocalFeatures | None] = []
-    with ThreadPoolExecutor(default_workers()) as pool, progress_bar(title, len(images)) as bar:
+    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(images)) as bar:
         for one in pool.map(extract, range(len(images))):
             found.append(one)
             bar.advance()

@@ -33,7 +33,8 @@ from insclr.retrieval.store.rows import (
 )
 from insclr.retrieval.store.segments import SCHEMA as SEGMENTS_SCHEMA
 from insclr.retrieval.store.segments import Segments
-from insclr.retrieval.store.where import Compare, Condition, Contains, Every, Not, number_of
+from insclr.retrieval.store.sql_filter import to_sql
+from insclr.retrieval.store.where import Condition, number_of
 
 _ROWS = "rows.sqlite"
 _PARTS = "parts.sqlite"
@@ -333,31 +334,6 @@ class LocalStore:
                 if len(self._filters) > _KEPT_FILTERS:
                     self._filters.pop(next(iter(self._filters)))
             return allowed
-
-
-def to_sql(where: Condition) -> tuple[str, list[object]]:
-    """A condition as SQL with its values apart: every name and value is a parameter."""
-    if isinstance(where, Compare):
-        number = isinstance(where.value, float)
-        source, values = _column("numbers" if number else "columns", where.column)
-        if where.column == "path" and number:
-            return "0", []
-        return f"COALESCE({source} {where.sign} ?, 0)", [*values, where.value]
-    if isinstance(where, Contains):
-        source, values = _column("columns", where.column)
-        return f"COALESCE(instr({source}, ?) > 0, 0)", [*values, where.text]
-    if isinstance(where, Not):
-        inner, values = to_sql(where.condition)
-        return f"NOT ({inner})", values
-    parts = [to_sql(one) for one in where.conditions]
-    joint = " AND " if isinstance(where, Every) else " OR "
-    return joint.join(f"({text})" for text, _ in parts), [value for _, values in parts for value in values]
-
-
-def _column(source: str, name: str) -> tuple[str, list[object]]:
-    if name == "path":
-        return "path", []
-    return f"(SELECT value FROM json_each({source}) WHERE key = ?)", [name]
 
 
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:

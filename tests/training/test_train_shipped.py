@@ -1,0 +1,125 @@
+"""Runs of the recipes that ship, made small: every round, what the report is told, and the guard."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from insclr.data.images import list_images
+from insclr.data.skipped import Skipped
+from insclr.model.model_file import load_model
+from insclr.run_folder import RunReader
+from insclr.tracking import read_metrics
+from insclr.training.features import pooled_features
+from insclr.training.train import train
+
+# The recipe that ships, made small: last layer, late layers, guard, calibrated mining.
+SHIPPED = (
+    "workers=0",
+    "checkpoint_every=3",
+    "network.dim=32",
+    "descriptor.size=64",
+    "rounds.augmented_size=64",
+    "rounds.plain_size=64",
+    "rounds.cached_views=2",
+    "rounds.steps=6",
+    "rounds.epochs=0",
+    "rounds.tuples=8",
+    "rounds.method.neighbours=2",
+    "rounds.method.pool=20",
+    "minutes=0",
+)
+
+
+def trained_weights(run: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run / "model.safetensors")
+
+
+def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    labels = small_collection / "labels.csv"
+    train(small_collection, run, "default", changes=SHIPPED, labels=labels)
+    records = read_metrics(run)
+    assert [r["round"] for r in records if r.get("event") == "end"] == [1, 2, 3, 4, 5]
+    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * 5
+    maps = [r["map"] for r in records if r.get("map") is not None]
+    assert len(maps) == 6
+    assert maps[-1] > maps[0] - 2
+    assert not list(run.rglob("*.bank"))  # it owns no memory bank, in no checkpoint
+
+
+def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(small_collection, run, "fast", changes=(*SHIPPED[:-1], "rounds.lr=1e-2"))
+    reader = RunReader(run)
+    looks = [reader.inspection(1, "start"), reader.inspection(1, "end"), reader.inspection(2, "end")]
+    counts = [look["histograms"]["counts"] for look in looks if look is not None]
+    assert len(counts) == 3
+    assert counts[0] != counts[1]
+    assert counts[1] != counts[2]
+    # The last one shows the network that ships: its own neighbours, by its own descriptors.
+    model = load_model(run / "model.safetensors")
+    pooled = pooled_features(
+        model.network, list_images(small_collection), run / "cache", plain_size=64, augmented_size=64, views=2,
+        seed=0, workers=0, skipped=Skipped(),
+    )  # fmt: skip
+    descriptors = model.network.describe_pooled(pooled.plain)
+    last = looks[2]
+    assert last is not None
+    paths = list_images(small_collection).paths
+    for one in last["tuples"]:
+        anchor = descriptors[paths.index(one["anchor"])]
+        for member in one["members"]:
+            expected = float(anchor @ descriptors[paths.index(member["path"])])
+            assert member["similarity"] == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("positives", "consistency"), [(1000.0, 0.0), (0.0, 1.1)], ids=["too few", "not believed"]
+)
+def test_the_guard_leaves_out_a_round_without_safe_pairs(
+    positives: float,
+    consistency: float,
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Too few of them, or such as do not bear each other out."""
+    monkeypatch.setattr("insclr.training.guard.MIN_POSITIVES", positives)
+    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", consistency)
+    run = tmp_path / "run"
+    train(small_collection, run, "fast", changes=(*SHIPPED[:-1], "rounds.cached_views=4"))
+    records = read_metrics(run)
+    assert [r["action"] for r in records if r.get("event") == "guard"] == ["skip", "skip"]
+    start = safetensors.torch.load_file(run / "start.safetensors")
+    assert torch.allclose(trained_weights(run)["fc.weight"], start["weight"], atol=1e-6)
+    # Pairs that are not believed are no part of the start either; pairs that are merely few are.
+    assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
+
+
+@pytest.mark.parametrize("train_layers", ["fc", "late"])
+def test_the_guard_undoes_a_round_that_collapses(
+    train_layers: str, small_collection: Path, tmp_path: Path
+) -> None:
+    """Without active negatives everything is pulled together: the network ends as it began."""
+    run, ruin = tmp_path / "run", 0 if train_layers == "fc" else 2
+    rate = "lr=0.05" if train_layers == "fc" else "fc_lr=0.05"
+    ruinous = (
+        f'rounds.{ruin}.loss.form="contrastive"',
+        f"rounds.{ruin}.loss.margin=1.0",
+        f"rounds.{ruin}.{rate}",
+        f"rounds.{ruin}.steps=60",
+    )
+    train(small_collection, run, "default", changes=(*SHIPPED, "network.keep_start=0", *ruinous))
+    actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
+    assert actions[ruin] == "step back"
+    ends = [
+        safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (ruin, ruin + 1) if n
+    ]
+    if ruin:
+        assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+    else:
+        start = safetensors.torch.load_file(run / "start.safetensors")
+        assert torch.equal(ends[0]["fc.weight"], start["weight"])
