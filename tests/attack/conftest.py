@@ -53,7 +53,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "c" / "images"
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     if _ROWS:
         terminalreporter.write_line("\n| tried | found | bar |\n|---|---|---|")
         for row in _ROWS:

@@ -32,7 +32,7 @@ def load_instre(root: Path, ground_truth: Path | None = None) -> RetrievalProtoc
         database, queries = [str(n) for n in content["imlist"]], [str(n) for n in content["qimlist"]]
         truth = [(as_ids(entry["ok"]) - 1, as_box(entry["bbx"])) for entry in content["gnd"]]
     # scipy passes on whatever a damaged file makes its parser do
-    except (MatReadError, LookupError, TypeError, ValueError, NotImplementedError, OSError, zlib.error) as error:
+    except (MatReadError, LookupError, TypeError, ValueError, RuntimeError, OSError, zlib.error) as error:
         raise UserError(
             f"{file}: not the INSTRE ground truth (imlist, qimlist, gnd of ok and bbx): {error}"
         ) from error
