@@ -20,7 +20,7 @@ from insclr.mining.groups import Grouping, group_images, join_known, neighbour_p
 
 CANDIDATES = 12  # on a screen
 _IMAGES_A_PART = 5  # on average, where parts stop growing
-_SURE_PART = 0.7  # least probability that two groups show one instance, for them to be one part
+_SURE_PART = 0.5  # least probability that two groups show one instance, for them to be one part
 _MOST_PAIRS, _NEAR_PARTS = 300_000, 40  # of parts that are compared; at least so many similar ones of each
 _MOST_TOGETHER = 60  # groups that are believed to be one instance and compared each with each
 _WRONG_JOIN = 3.0  # how much worse a wrong join is than a missing one: it spoils all pairs of both groups
