@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import insclr
-from insclr.cli import main
+from called import call
 from insclr.model.weights import embedded_weights
 from insclr.retrieval.descriptor_file import read_descriptors
 
@@ -23,16 +23,6 @@ from insclr.retrieval.descriptor_file import read_descriptors
 def _insclr(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command: list[str | Path] = [sys.executable, "-m", "insclr", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-def _call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """The command in this process: status, output, messages."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    shown = capsys.readouterr()
-    return int(ended.value.code or 0), shown.out, shown.err
 
 
 def test_help_lists_every_command_without_loading_torch() -> None:
@@ -57,7 +47,7 @@ def test_help_answers_within_half_a_second_of_processor_time() -> None:
 
 
 def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = " ".join(_call(capsys, "--help")[1].partition("Commands:")[2].split())
+    shown = " ".join(call(capsys, "--help")[1].partition("Commands:")[2].split())
     assert "..." not in shown
     assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
 
@@ -66,14 +56,14 @@ def test_a_system_without_fork_is_told_where_it_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "fork")  # as on Windows
-    status, out, err = _call(capsys, "check", ".")
+    status, out, err = call(capsys, "check", ".")
     assert (status, out) == (2, "")
     assert err == "insclr: insclr runs on Linux and macOS; on Windows, run it in WSL.\n"
 
 
 def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _call(capsys, "--version")[:2] == (0, f"insclr {insclr.__version__}\n")
-    assert "--install-completion" in _call(capsys, "--help")[1]
+    assert call(capsys, "--version")[:2] == (0, f"insclr {insclr.__version__}\n")
+    assert "--install-completion" in call(capsys, "--help")[1]
     asked = os.environ | {"_INSCLR_COMPLETE": "complete_bash", "COMP_WORDS": "insclr em", "COMP_CWORD": "1"}
     start = "import sys; sys.argv = ['insclr']; from insclr.cli import main; main()"
     completed = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, env=asked)
@@ -88,7 +78,7 @@ def test_a_name_that_is_not_utf8_is_refused_by_every_command(capsys: pytest.Capt
         ("index", "pretrained:efficientnet_lite0", "photos", "--store", name),
         ("serve", name),
     ):
-        status, _, message = _call(capsys, *arguments)
+        status, _, message = call(capsys, *arguments)
         assert (status, "not UTF-8" in message) == (2, True), message
 
 
@@ -112,10 +102,10 @@ def test_weights_are_taken_wherever_a_model_is_named(
         ("search", store, small_collection / "thing3-1.png", "--top", "1"),  # the store remembers the file
         ("search", store, small_collection / "thing3-1.png", "--top", "1", "--model", model, *weights),
     ):
-        status, shown, message = _call(capsys, *arguments)
+        status, shown, message = call(capsys, *arguments)
         assert status == 0, (arguments, message)
     assert "thing3-1.png" in shown
-    status, _, message = _call(capsys, "evaluate", white, *labels, *weights)
+    status, _, message = call(capsys, "evaluate", white, *labels, *weights)
     assert (status, "goes with a model named pretrained:NAME" in message) == (2, True)
     used, other = (read_descriptors(tmp_path / f"{name}.npz").descriptors for name in ("with", "without"))
     assert not np.allclose(used, other, atol=0.01)
@@ -136,7 +126,7 @@ def test_a_device_that_is_not_there_is_told_by_every_command_that_describes(
         ("index", model, small_collection, "--store", tmp_path / "store"),
         ("whiten", model, small_collection, "--out", tmp_path / "white.safetensors"),
     ):
-        status, _, message = _call(capsys, *arguments, "--device", "cuda:1")
+        status, _, message = call(capsys, *arguments, "--device", "cuda:1")
         assert status == 2, arguments
         assert "The device cuda:1 is not there" in message
     assert list(tmp_path.iterdir()) == []
@@ -153,7 +143,7 @@ def test_a_users_mistake_is_one_message_and_status_2(
         ("evaluate", "pretrained:efficientnet_lite0"),
         ("recipes", "none"),
     ):
-        status, _, message = _call(capsys, *arguments)
+        status, _, message = call(capsys, *arguments)
         assert status == 2, arguments
         assert message.startswith("insclr: ")
         assert "Traceback" not in message
@@ -161,15 +151,15 @@ def test_a_users_mistake_is_one_message_and_status_2(
 
 
 def test_recipes_are_listed_and_printed_with_their_knobs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "paper-gldv2" in _call(capsys, "recipes")[1]
-    printed = _call(capsys, "recipes", "paper-gldv2")[1]
+    assert "paper-gldv2" in call(capsys, "recipes")[1]
+    printed = call(capsys, "recipes", "paper-gldv2")[1]
     assert re.search(r"^steps = 60000 +# iterations", printed, re.MULTILINE)
 
 
 def test_evaluate_prints_and_writes_the_numbers(
     small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, shown, message = _call(
+    status, shown, message = call(
         capsys,
         "evaluate", "pretrained:efficientnet_lite0", "--labels", small_collection / "labels.csv",
         "--size", "64", "--fit", "square", "--scales", "1", "--json", tmp_path / "numbers.json",

@@ -5,21 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from called import call
+
 sys.path.insert(0, str(Path(__file__).parent / "retrieval"))
 from histogram_describer import HistogramDescriber, draw_things
 
-from insclr.cli import main
 from insclr.data.images import list_images
 from insclr.retrieval.index import index_images
-
-
-def _call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    shown = capsys.readouterr()
-    return int(ended.value.code or 0), shown.out, shown.err
 
 
 def test_names_come_in_are_listed_go_out_and_are_undone(
@@ -28,25 +20,25 @@ def test_names_come_in_are_listed_go_out_and_are_undone(
     draw_things(tmp_path / "photos", 3, 4)
     store = tmp_path / "store"
     index_images(HistogramDescriber(), list_images(tmp_path / "photos"), store)
-    assert _call(capsys, "names", "import", store, "folders")[:2] == (0, "12 photos named\n")
-    status, shown, _ = _call(capsys, "names", "list", store)
+    assert call(capsys, "names", "import", store, "folders")[:2] == (0, "12 photos named\n")
+    status, shown, _ = call(capsys, "names", "list", store)
     assert status == 0
     assert shown.splitlines()[:3] == ["     4  0", "     4  1", "     4  2"]
-    assert _call(capsys, "names", "export", store, "--out", tmp_path / "n.csv")[0] == 0
+    assert call(capsys, "names", "export", store, "--out", tmp_path / "n.csv")[0] == 0
     assert (tmp_path / "n.csv").read_text().count("person") == 12
-    status, shown, _ = _call(capsys, "answers", "list", store)
+    status, shown, _ = call(capsys, "answers", "list", store)
     assert status == 0
     entries = shown.splitlines()
     assert len(entries) == 6  # a name and its photos, three times
-    assert _call(capsys, "answers", "undo", store)[1] == "undone: 4 photos added to a thing\n"
+    assert call(capsys, "answers", "undo", store)[1] == "undone: 4 photos added to a thing\n"
     first = entries[0].split()[0]
-    assert _call(capsys, "answers", "undo", store, first)[0] == 0
-    status, _, said = _call(capsys, "answers", "undo", store, first)
+    assert call(capsys, "answers", "undo", store, first)[0] == 0
+    status, _, said = call(capsys, "answers", "undo", store, first)
     assert status == 2
     assert "answers list" in said
-    status, shown, _ = _call(capsys, "answers", "proof", store)
+    status, shown, _ = call(capsys, "answers", "proof", store)
     assert (status, shown) == (0, "Now     0 of 30 results judged\n")
-    status, _, said = _call(
+    status, _, said = call(
         capsys,
         "train",
         tmp_path / "photos",

@@ -13,25 +13,15 @@ import yaml
 from hub_server import HubServer, Repository
 
 import insclr
-from insclr.cli import main
+from called import call
 from insclr.errors import UserError
 from insclr.model.model_file import load_model
-
-
-def _call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """The command in this process: status, output, messages."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    shown = capsys.readouterr()
-    return int(ended.value.code or 0), shown.out, shown.err
 
 
 def test_what_is_pushed_is_what_is_pulled(
     hub: HubServer, small_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = _call(capsys, "push", small_model, "alice/things")
+    status, out, _ = call(capsys, "push", small_model, "alice/things")
     assert status == 0
     made = hub.repositories["alice/things"]
     assert made.private
@@ -40,7 +30,7 @@ def test_what_is_pushed_is_what_is_pulled(
     assert made.files["model.safetensors"] == small_model.read_bytes()
     assert f"{hub.address}/alice/things/commit/" in out
     pulled = tmp_path / "new" / "things.safetensors"
-    status, out, _ = _call(capsys, "pull", "alice/things", "--out", pulled)
+    status, out, _ = call(capsys, "pull", "alice/things", "--out", pulled)
     assert status == 0
     assert pulled.read_bytes() == small_model.read_bytes()
     assert "test_resnet, 16 numbers" in out
@@ -87,7 +77,7 @@ def test_a_dry_run_shows_everything_and_connects_to_nothing(
     hub: HubServer, small_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    status, out, _ = _call(capsys, "push", small_model, "alice/things", "--dry-run")
+    status, out, _ = call(capsys, "push", small_model, "alice/things", "--dry-run")
     assert status == 0
     assert hub.asked == []
     assert out.startswith("would be uploaded to alice/things (private)\n")
@@ -136,7 +126,7 @@ def test_a_push_that_fails_says_why_in_one_sentence(
     monkeypatch.setenv("HF_TOKEN", token)
     hub.broken = broken
     monkeypatch.setattr("time.sleep", lambda _: None)  # the client asks a broken hub again
-    status, out, err = _call(capsys, "push", small_model, repo)
+    status, out, err = call(capsys, "push", small_model, repo)
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) == 1, err
     with pytest.raises(UserError, match=expected):
@@ -198,7 +188,7 @@ def test_a_pull_that_fails_says_why_and_leaves_what_was_there(
     old.write_bytes(b"what was there")
     out = old.parent if spoilt == "folder" else old
     revision = ["--revision", "v9"] if spoilt == "revision" else []
-    status, shown, err = _call(capsys, "pull", repo, "--out", out, *revision)
+    status, shown, err = call(capsys, "pull", repo, "--out", out, *revision)
     assert (status, shown) == (2, "")
     assert expected in err
     assert len(err.strip().splitlines()) == 1, err

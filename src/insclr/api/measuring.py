@@ -9,7 +9,7 @@ from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.progress import working
 from insclr.retrieval.describe import describe_images
-from insclr.retrieval.local.extractor import SIFT, open_extractor
+from insclr.retrieval.local.extractor import SIFT, Extractor, open_extractor
 from insclr.retrieval.local.features import require_opencv
 from insclr.retrieval.local.ranking import check_ranking
 from insclr.retrieval.reranker_names import require_known, verifier_name
@@ -54,9 +54,7 @@ def evaluate(
     own = _own_shard(labels, protocol, root, shard, parts)
     require(model, **describing)
     _require_ranking(rerank, ranking, protocol)
-    extractor = open_extractor(local_features, local_matcher)
-    if extractor is not None and verifier_name(rerank) != "geometric":
-        raise UserError("--local-features are compared by --rerank geometric: give that too.")
+    extractor = _extractor(rerank, local_features, local_matcher)
     truth = read_labels(labels) if labels is not None else None
 
     from insclr.evaluation.distractors import read_distractors
@@ -83,7 +81,7 @@ def evaluate(
             reranker,
             ranking=ranking,
             verifier=verifier,
-            extractor=extractor or SIFT,
+            extractor=extractor,
             region_size=region_size,
             allow_missing=allow_missing,
             describe=describe,
@@ -104,6 +102,14 @@ def _own_shard(
             "Say with --parts in which folder the shards leave their descriptors: all must see it."
         )
     return own
+
+
+def _extractor(rerank: str, local_features: str, local_matcher: str) -> Extractor:
+    """What makes the features that a geometric verification compares."""
+    chosen = open_extractor(local_features, local_matcher)
+    if chosen is not None and verifier_name(rerank) != "geometric":
+        raise UserError("--local-features are compared by --rerank geometric: give that too.")
+    return chosen or SIFT
 
 
 def _require_ranking(rerank: str, ranking: str, protocol: str) -> None:

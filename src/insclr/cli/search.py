@@ -65,7 +65,6 @@ def index(
     from insclr.shards import shard_of
 
     own = shard_of(shard)
-
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
     require(model, device, engine)
