@@ -152,7 +152,7 @@ def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> No
     [
         ("fast", "minutes=3"),  # the fc alone is trained: there is no time to plan
         ("fast", "rounds.method.k=3"),  # measured, not set
-        ("fast", "rounds.precision=bf16"),
+        ("fast", "rounds.batch_norm=live"),
         ("paper-instre", "rounds.method.memory_threshold=0.5"),  # only choose = threshold reads it
         ("paper-instre", "rounds.method.scales=[1.0]"),  # only strategy = multiscale does
         ("paper-instre", "rounds.method.random_negatives=5"),  # only variants B and C do

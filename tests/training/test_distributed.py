@@ -195,6 +195,7 @@ augmented_size = 32
 plain_size = 32
 lr = 1e-5
 batch_norm = "frozen"
+precision = "fp32"
 method = { METHOD }
 loss = { margin = "auto", normalise = "mean" }
 """

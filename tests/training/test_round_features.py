@@ -13,9 +13,10 @@ from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
 from insclr.training import round_features
 from insclr.training.round_features import RoundFeatures
+from insclr.training.sources.maps import LateLayers
 
 _RECIPE = load_recipe("fast")
-_ROUND = _RECIPE.rounds[0].with_(plain_size=64, augmented_size=64, cached_views=2)
+_ROUND = _RECIPE.rounds[0].with_(plain_size=64, augmented_size=64, cached_views=2, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,37 @@ def test_an_engine_gives_the_features_of_torch(
         torch.testing.assert_close(found.float(), expected.float(), rtol=2**-10, atol=1e-4)
     # Each in a folder of its own: a run goes on with those that it began with.
     assert len(list(tmp_path.glob("maps-*" if maps else "features-*"))) == 2
+
+
+@pytest.mark.parametrize("maps", [False, True], ids=["pooled", "maps"])
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+def test_short_numbers_give_nearly_the_same_features_and_are_kept_apart(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path, engine: str, maps: bool
+) -> None:
+    features = _features(small_collection, tmp_path, engine)
+    short, single = (
+        features._computed(network, _ROUND.with_(precision=precision), 2, maps=maps)
+        for precision in ("bf16", "fp32")
+    )
+    for found, expected in ((short.plain, single.plain), (short.views, single.views)):
+        alike = torch.nn.functional.cosine_similarity(found.float(), expected.float(), dim=-1)
+        assert float(alike.min()) > 0.97
+    assert len(list(tmp_path.glob("maps-*" if maps else "features-*"))) == 2
+
+
+def test_late_layers_compute_in_short_numbers_and_learn_in_single_precision(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path
+) -> None:
+    maps = _features(small_collection, tmp_path, "torch").maps(network, _ROUND).plain
+    short, single = (LateLayers(network, 64, floats).pooled(maps) for floats in (torch.bfloat16, None))
+    assert short.dtype == torch.float32
+    assert not torch.equal(short, single)
+    alike = torch.nn.functional.cosine_similarity(short.detach(), single.detach())
+    assert float(alike.min()) > 0.99
+    weights = network.backbone.late_parameters()[0]
+    found, expected = (torch.autograd.grad(rows[:, :99].sum(), weights)[0] for rows in (short, single))
+    assert found.dtype == torch.float32
+    assert float(torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0)) > 0.9
 
 
 def test_few_views_are_left_to_torch(

@@ -54,7 +54,7 @@ def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path
 
 def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(small_collection, run, "fast", changes=(*SHIPPED[:-1], "rounds.lr=1e-2"))
+    train(small_collection, run, "fast", changes=(*SHIPPED[:-1], "rounds.lr=1e-2", "rounds.precision=fp32"))
     reader = RunReader(run)
     looks = [reader.inspection(1, "start"), reader.inspection(1, "end"), reader.inspection(2, "end")]
     counts = [look["histograms"]["counts"] for look in looks if look is not None]

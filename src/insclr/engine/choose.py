@@ -56,12 +56,13 @@ def open_engine(
     streams: int = 0,
     kind: Kind = "trunk",
     cache: EngineCache | None = None,
+    bf16: bool = False,
 ) -> Engine:
     """An engine for a network, at `size`, square images or of any shape.
 
     `streams` calls can run at a time, each on its share of the cores; 0 is one a core, best for many images. With
     "auto" an engine that is missing, or that cannot express the network, is passed over with a warning; one that was
-    asked for is a UserError.
+    asked for is a UserError. With `bf16` an engine that can computes in these short numbers.
     """
     require_engine(wanted, device)
     if wanted == "torch" or (wanted == "auto" and not on_cpu(device)):
@@ -79,7 +80,7 @@ def open_engine(
         names = []
     for name in names:
         try:
-            return _said(_start(name, graph, head, streams, cache))
+            return _said(_start(name, graph, head, streams, cache, bf16))
         except (
             Exception
         ) as error:  # each engine has errors of its own; any of them means that it does not work
@@ -91,14 +92,16 @@ def open_engine(
     return _said(_torch(source, device, streams))
 
 
-def _start(name: EngineName, graph: Graph, head: Head, streams: int, cache: EngineCache) -> Engine:
+def _start(
+    name: EngineName, graph: Graph, head: Head, streams: int, cache: EngineCache, bf16: bool
+) -> Engine:
     cores = usable_cores()
     streams = min(streams or cores, cores)
     threads = max(1, cores // streams)
     if name == "openvino":
         from insclr.engine.openvino_engine import OpenVinoEngine
 
-        return OpenVinoEngine(graph, head, threads, streams, cache)
+        return OpenVinoEngine(graph, head, threads, streams, cache, bf16)
     from insclr.engine.onnx_engine import OnnxEngine
 
     return OnnxEngine(graph, head, threads)

@@ -27,17 +27,25 @@ class OpenVinoEngine(GraphEngine):
     name: EngineName = "openvino"
 
     def __init__(
-        self, graph: Graph, head: Head, threads: int, streams: int, cache: EngineCache | None = None
+        self,
+        graph: Graph,
+        head: Head,
+        threads: int,
+        streams: int,
+        cache: EngineCache | None = None,
+        bf16: bool = False,
     ) -> None:
         version = openvino.__version__.split("-", 1)[0]
-        super().__init__(f"OpenVINO {version}", graph.outputs, graph.channels, head, graph.side)
+        super().__init__(
+            f"OpenVINO {version}{' in bf16' if bf16 else ''}", graph.outputs, graph.channels, head, graph.side
+        )
         options = {
             "NUM_STREAMS": str(streams),
             "INFERENCE_NUM_THREADS": str(threads * streams),
-            # Where a processor has bf16, OpenVINO would take it: descriptors are to be those of torch.
-            "INFERENCE_PRECISION_HINT": "f32",
+            # Where a processor has bf16, OpenVINO might take it unasked: what is shipped is to be torch's.
+            "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
         }
-        compiled = _compiled(graph, options, cache, f"{threads}x{streams}")
+        compiled = _compiled(graph, options, cache, f"{threads}x{streams}{'-bf16' if bf16 else ''}")
         self._requests: SimpleQueue[Any] = SimpleQueue()  # as many as can run at a time
         for _ in range(streams):
             self._requests.put(compiled.create_infer_request())

@@ -15,6 +15,7 @@ from statistics import mean, stdev
 
 from scipy import stats
 
+from insclr.data.workers import usable_cores
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.progress import progress_bar
@@ -188,7 +189,7 @@ def try_all(
 
     for entry, _, _ in jobs:
         load_recipe(entry.recipe, entry.changes)  # a wrong setting is told before hours of work
-    threads = max(1, (os.cpu_count() or 1) // parallel)
+    threads = max(1, usable_cores() // parallel)
     done: list[Outcome | UserError] = []
     with ThreadPoolExecutor(parallel) as pool, progress_bar("runs", len(jobs)) as bar:
         for one in pool.map(attempt, jobs):

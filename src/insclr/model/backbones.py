@@ -27,6 +27,10 @@ class FeatureMap:
     map: Tensor  # (batch, channels, height, width)
     cls: Tensor | None  # (batch, channels)
 
+    def single(self) -> "FeatureMap":
+        """The same in single precision: powers and means of a pooling lose too much in short numbers."""
+        return FeatureMap(self.map.float(), None if self.cls is None else self.cls.float())
+
 
 class Backbone(nn.Module):
     """A timm network cut before its classifier; takes pixels 0..255 and normalises them itself."""

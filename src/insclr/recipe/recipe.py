@@ -110,7 +110,10 @@ class RoundRecipe(Table):
     weight_decay: float = knob(1e-4, "of Adam", ge=0)
     clip: float = knob(0.0, "largest norm of the gradient; 0 = off", ge=0)
     batch_norm: Literal["frozen", "live"] = knob("live", "statistics of batch-norm layers")
-    precision: Literal["fp32", "bf16", "fp16"] = knob("fp32", "autocast of the network")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = knob(
+        "auto",
+        "arithmetic of the network; auto = fp32, but bf16 for cached views and late layers on a CPU that has it",
+    )
     method: MethodSettings = Field(default_factory=InsclrSettings)
     loss: LossRecipe = Field(default_factory=LossRecipe)
 
@@ -133,9 +136,7 @@ class RoundRecipe(Table):
         if self.schedule != "step":
             why["milestones"] = f'schedule = "{self.schedule}"'
         if self.train == "fc":
-            why |= dict.fromkeys(("batch_norm", "precision", "fc_lr"), 'train = "fc"')
-        if self.train == "late":
-            why["precision"] = 'train = "late"'
+            why |= dict.fromkeys(("batch_norm", "fc_lr"), 'train = "fc"')
         if self.train == "all" and self.method.name == "insclr":
             why["cached_views"] = 'train = "all" with method insclr'
         if self.method.own_loss:

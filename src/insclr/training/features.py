@@ -28,9 +28,11 @@ from insclr.data.workers import usable_cores
 from insclr.engine.protocol import Engine, Output
 from insclr.errors import UserError
 from insclr.files import whole_file
+from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
+from insclr.training.cpu import computed_in
 
 _BLOCK = 1024  # images a file
 _BATCH = 32  # images a forward pass
@@ -73,12 +75,13 @@ def pooled_features(
     ranks: Ranks | None = None,
     maps: bool = False,
     engine: Engine | None = None,
+    floats: torch.dtype | None = None,
     title: str = "describing",
 ) -> PooledFeatures:
     """Read the features from `folder`, computing what is not there yet; ranks share the work.
 
     With `maps` they are the flattened maps that enter the late layers, instead of pooled features. `engine` runs the
-    network instead of torch.
+    network instead of torch; `floats` are the numbers that it computes in, None single precision.
     """
     ranks = ranks or Ranks()
     settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
@@ -91,6 +94,8 @@ def pooled_features(
     if engine is not None:
         # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
         settings += f" {engine.name}"
+    if floats is not None:
+        settings += f" {floats}"
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
     if not ranks.from_first((home / _ABOUT).exists()):
@@ -108,7 +113,7 @@ def pooled_features(
         with progress_bar(title, total, done=total - sum(map(len, own))) as bar:
             for block in own:
                 file = _block(home, block.start)
-                with _rows_by(network, engine, maps) as rows:
+                with _rows_by(network, engine, maps, floats) as rows:
                     _write_block(file, rows, images, list(block), spec, seed, workers, bar.advance)
         ranks.barrier()
         if ranks.first:
@@ -210,20 +215,24 @@ def _map(file: Path, shape: tuple[int, ...]) -> Tensor:
 
 
 @contextmanager
-def _rows_by(network: DescriptorNetwork, engine: Engine | None, maps: bool) -> Iterator[_Rows]:
+def _rows_by(
+    network: DescriptorNetwork, engine: Engine | None, maps: bool, floats: torch.dtype | None = None
+) -> Iterator[_Rows]:
     """What makes rows of images: the network by torch, or an engine called by as many threads as it has cores."""
     if engine is None:
-        yield partial(_by_torch, network.eval(), maps)
+        yield partial(_by_torch, network.eval(), maps, floats)
         return
     with ThreadPoolExecutor(usable_cores()) as threads:
         yield partial(_by_engine, engine, threads, "early" if maps else "pooled")
 
 
 @torch.inference_mode()
-def _by_torch(network: DescriptorNetwork, maps: bool, images: Tensor) -> Tensor:
+def _by_torch(network: DescriptorNetwork, maps: bool, floats: torch.dtype | None, images: Tensor) -> Tensor:
     images = images.to(network.device)
-    rows = network.backbone.early(images).flatten(1) if maps else network.pooled(images)
-    return rows.half().cpu()
+    with computed_in(floats, network.device):
+        found = FeatureMap(network.backbone.early(images), None) if maps else network.backbone(images)
+    found = found.single()
+    return (found.map.flatten(1) if maps else network.pool(found)).half().cpu()
 
 
 def _by_engine(engine: Engine, threads: ThreadPoolExecutor, output: Output, images: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from insclr.model.model_file import weights_of
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
+from insclr.training.cpu import short_floats
 from insclr.training.features import PooledFeatures, pooled_features
 from insclr.training.sources.images import step_views
 from insclr.training.sources.maps import LateLayers
@@ -65,13 +66,19 @@ class RoundFeatures:
         key = f"{_digest(network)} {views} {_view_settings(recipe)}"
         if self._latest is None or self._latest[0] != key:
             maps = self.maps(network, recipe)
-            of_views = LateLayers(network, recipe.augmented_size)
+            floats = self.floats(network, recipe)
+            of_views = LateLayers(network, recipe.augmented_size, floats)
             room = self._room(1 + views, len(maps.plain), network.backbone.channels)
-            LateLayers(network, recipe.plain_size).all_pooled(maps.plain, room[0])
+            LateLayers(network, recipe.plain_size, floats).all_pooled(maps.plain, room[0])
             for number in range(views):
                 of_views.all_pooled(maps.views[number], room[1 + number])
             self._latest = key, PooledFeatures(room[0], room[1:], maps.seen)
         return self._latest[1]
+
+    def floats(self, network: DescriptorNetwork, recipe: RoundRecipe) -> torch.dtype | None:
+        """The numbers that the network computes in, the same for all ranks; None is single precision."""
+        floats: torch.dtype | None = self.ranks.from_first(short_floats(recipe.precision, network.device))
+        return floats
 
     def _room(self, *shape: int) -> Tensor:
         """Room for pooled features in half precision; for many of them in a mapped file."""
@@ -132,6 +139,7 @@ class RoundFeatures:
             ranks=self.ranks,
             maps=maps,
             engine=self._opened(network, recipe, views, maps),
+            floats=self.floats(network, recipe),
         )
         return found if self.usable is None else found.of(self.usable)
 
@@ -145,6 +153,7 @@ class RoundFeatures:
             return None
         weights = weights_of(network.state_dict())
         source = GraphSource(trunk_digest(self.recipe.network, weights), lambda: network)
+        bf16 = self.floats(network, recipe) == torch.bfloat16
 
         def opened(name: str) -> Engine:
             return open_engine(
@@ -155,6 +164,7 @@ class RoundFeatures:
                 wanted=name,
                 device="cpu",
                 kind="early" if maps else "trunk",
+                bf16=bf16,
             )
 
         engine = opened(wanted) if self.ranks.first else None

@@ -57,4 +57,5 @@ def choose_source(
         augmented_size=recipe.augmented_size,
         seed=seed,
         ranks=ranks,
+        floats=features.floats(network, recipe),
     )

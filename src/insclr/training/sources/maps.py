@@ -9,6 +9,7 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
+from insclr.training.cpu import computed_in
 from insclr.training.momentum import MomentumNetwork
 from insclr.training.sources import draw_views, with_everyone
 from insclr.training.synced_batch_norm import synced_batch_norm
@@ -17,10 +18,14 @@ _BLOCK_MAPS = 64
 
 
 class LateLayers:
-    """The late layers and the pooling of a network, on flattened maps of images of one size."""
+    """The late layers and the pooling of a network, on flattened maps of images of one size.
 
-    def __init__(self, network: DescriptorNetwork, side: int) -> None:
+    `floats` is the type of the numbers that the layers compute in, None single precision.
+    """
+
+    def __init__(self, network: DescriptorNetwork, side: int, floats: torch.dtype | None = None) -> None:
         self.network = network
+        self.floats = floats
         blank = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=network.device)
         with torch.no_grad():
             self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
@@ -29,7 +34,9 @@ class LateLayers:
         """Pooled features (B, C) of flattened maps."""
         network = self.network
         maps = maps.to(network.device).float().view(-1, *self.shape)
-        return network.pool(network.backbone.late(maps))
+        with computed_in(self.floats, network.device):
+            late = network.backbone.late(maps)
+        return network.pool(late.single())
 
     @torch.no_grad()
     def all_pooled(self, maps: Tensor, room: Tensor | None = None) -> Tensor:
@@ -62,23 +69,25 @@ class MapSource:
         augmented_size: int,
         seed: int,
         ranks: Ranks | None = None,
+        floats: torch.dtype | None = None,
     ) -> None:
         self.network = network
         self.ranks = ranks or Ranks()
         self.method = method
         self.plain = plain  # (N, C * height * width)
         self.views = views  # (V, N, C * height * width)
-        self.scales = [(LateLayers(network, side), maps) for side, maps in scales]
+        self.scales = [(LateLayers(network, side, floats), maps) for side, maps in scales]
         self.seed = seed
+        self.floats = floats
         self.momentum: MomentumNetwork | None = None
         self.augmented_size = augmented_size
-        self.plain_layers = LateLayers(network, plain_size)
-        self.view_layers = LateLayers(network, augmented_size)
+        self.plain_layers = LateLayers(network, plain_size, floats)
+        self.view_layers = LateLayers(network, augmented_size, floats)
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
         needs, slow = self.method.needs, self.momentum
-        slow_layers = None if slow is None else LateLayers(slow.network, self.augmented_size)
+        slow_layers = None if slow is None else LateLayers(slow.network, self.augmented_size, self.floats)
         with synced_batch_norm(self.network, self.ranks):
             for step in range(first, last):
                 drawn = self.method.sampler.step(step)
