@@ -1,6 +1,7 @@
 """Model files that were made up or damaged: one sentence, whatever their digest says."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_size_that_no_machine_holds_is_refused_before_it_is_made(good: Path, t
     for text, kind in ((f'name = "x"\n{large}', "insclr-1"), (large, "insclr-2")):
         with pytest.raises(UserError, match=r"no recipe that can be read|network.dim"):
             load_model(changed(good, tmp_path / "m", {"recipe": text, "format": kind}))
+
+
+def test_a_small_file_that_names_a_giant_is_refused_before_it_is_built(good: Path, tmp_path: Path) -> None:
+    """27 GB of weights by its name: shapes are compared before any of it is built."""
+    with safetensors.safe_open(good, "pt") as opened:
+        recipe = opened.metadata()["recipe"].replace("efficientnet_lite0", "vit_7b_patch16_dinov3")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match="are not those of its recipe"):
+        load_model(changed(good, tmp_path / "m", {"recipe": recipe}))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
 def test_missing_unknown_and_misshapen_tensors_are_named(good: Path, tmp_path: Path) -> None:

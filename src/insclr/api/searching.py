@@ -10,11 +10,13 @@ from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, as_list, as_picture, is_several
 from insclr.errors import UserError
 from insclr.retrieval.describer import ModelDescriber, describer_of
-from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.index import IndexReport
+from insclr.retrieval.index_shards import index_shard
 from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.local.query import details_of
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
+from insclr.shards import shard_of
 
 if TYPE_CHECKING:
     pass
@@ -35,27 +37,32 @@ def index(
     size: int = 0,
     device: str = "auto",
     engine: str = "auto",
+    shard: str = "",
 ) -> IndexReport:
     """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
     `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
     are described. `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, in place of
-    SIFT.
+    SIFT. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the store,
+    and the reports of the others say in `waits_for` what is left to do.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
     (24, [])
     """
+    own = shard_of(shard)
     require(model, device, engine)
-    extractor = open_extractor(local_features, local_matcher)
+    extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
     listed = as_list(images)
     loaded = load(model, device=device, engine=engine)
-    describer = ModelDescriber(loaded.source, loaded, size=size)
-    return index_images(
+    name = str(model) if isinstance(model, str | Path) else loaded.source
+    describer = ModelDescriber(name, loaded, size=size)
+    return index_shard(
         describer,
         listed,
         store,
+        own,
         prune=prune,
         verify=verify,
         regions=regions,

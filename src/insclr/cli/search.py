@@ -64,32 +64,30 @@ def index(
     from insclr.data.cells import one_line
     from insclr.shards import shard_of
 
-    own = shard_of(shard)
+    shard_of(shard)  # refused before photos are listed
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
     require(model, device, engine)
     found = listed(images)
-    from insclr.engine.opened import open_model
-    from insclr.retrieval.describer import ModelDescriber
-    from insclr.retrieval.index import IndexReport
-    from insclr.retrieval.index_shards import index_shard
-    from insclr.retrieval.local.extractor import open_extractor
+    from insclr.api import index as index_photos
 
-    extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
-    describer = ModelDescriber(model, open_model(model, engine=engine, device=device), size=size)
-    report = index_shard(
-        describer,
+    report = index_photos(
+        model,
         found,
         store,
-        own,
         prune=prune,
         verify=verify,
         regions=regions,
         local=local,
-        extractor=extractor,
+        local_features=local_features,
+        local_matcher=local_matcher,
         asmk=asmk,
+        size=size,
+        device=device,
+        engine=engine,
+        shard=shard,
     )
-    for path, reason in report.skipped if isinstance(report, IndexReport) else report.described.skipped:
+    for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)
     typer.echo(report.summary())
 

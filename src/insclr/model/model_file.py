@@ -60,11 +60,12 @@ def as_model(stored: StoredModel, path: Path | str) -> Model:
 
 def _network(stored: StoredModel, path: Path | str) -> DescriptorNetwork:
     """The network of what was read from `path`; UserError where its tensors are not those of its recipe."""
-    network = create_network(stored.recipe.network, pretrained=False)
     weights = {key: torch.from_numpy(value) for key, value in stored.weights.items()}
-    wanted = network.state_dict()
+    with torch.device("meta"):  # shapes alone: a small file may name a network that fills the memory
+        wanted = create_network(stored.recipe.network, pretrained=False).state_dict()
     if what := misfits(weights, wanted, wanted):
         raise UserError(f"The tensors in {path} are not those of its recipe: {what}. Copy or train it again.")
+    network = create_network(stored.recipe.network, pretrained=False)
     network.load_state_dict(weights)
     return network
 

@@ -58,9 +58,12 @@ class IndexReport:
     total: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
+    waits_for: str = ""  # what other shards have still to do before the store is written
 
     def summary(self) -> str:
         """One line for people."""
+        if self.waits_for:
+            return f"{self.added + self.changed} photos described; {self.waits_for}"
         parts = [
             f"{count} {word}"
             for count, word in (

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,9 @@ from insclr.retrieval.store import StoreInfo, create_store, is_milvus, open_stor
 from insclr.shards import PATIENCE, Shard, left_to_do
 
 
-@dataclass(frozen=True)
-class ShardReport:
-    """What a shard described, where the store itself is still to be written."""
-
-    described: IndexReport
-    store: str
-    shard: Shard
-    missing: list[int]
-
-    def summary(self) -> str:
-        """One line for people."""
-        parts = f"{self.described.added + self.described.changed} photos described"
-        return f"{parts}; {left_to_do(self.missing, self.shard, f'{self.store} is written')}"
-
-
 def index_shard(
     describer: Describer, images: ImageList, uri: str | Path, shard: Shard, **options: Any
-) -> IndexReport | ShardReport:
+) -> IndexReport:
     """Index a shard's share of the images; `options` are those of `index_images`.
 
     A cluster takes the rows of all shards at once. For a folder every shard describes what the store has not into a
@@ -60,9 +45,8 @@ def index_shard(
     shares = _Shares(describer, images, Path(uri), shard)
     described = shares.describe(bool(options.get("regions")))
     missing = shard.complete(shares.missing)
-    if missing or not shard.merges:
-        return ShardReport(described, str(uri), shard, missing)
-    return shares.merge(options) or ShardReport(described, str(uri), shard, [])
+    merged = None if missing or not shard.merges else shares.merge(options)
+    return merged or replace(described, waits_for=left_to_do(missing, shard, f"{uri} is written"))
 
 
 class _Shares:
