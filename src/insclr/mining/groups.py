@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,8 +129,8 @@ def group_images(
 def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
     """The groups (N,) with those joined that have images of one number in `same` (N,), numbered from 0.
 
-    Where that would put numbers together that are `apart`, only the images themselves move, to the largest group
-    of their number.
+    Where a group holds more images of another number, it is mixed, or the two were never compared: then the images
+    alone move, to the largest group of their number. So they do where numbers would come together that are `apart`.
     """
     forbidden = both_ways(apart)
     sizes = np.bincount(groups)
@@ -140,17 +140,19 @@ def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
         if kind in forbidden:
             for group in np.unique(groups[images]):
                 kinds[group].add(kind)
+    spoken = sorted((kind for kind in members if len(members[kind]) > 1), key=lambda k: -len(members[k]))
+    owner = _owners(groups, members, spoken)
     root = np.arange(len(sizes))  # of every group
     moved: dict[int, int] = {}  # image: group
-    for kind in sorted((kind for kind in members if len(members[kind]) > 1), key=lambda k: -len(members[k])):
+    for kind in spoken:
         images = members[kind]
-        parts = sorted(np.unique(groups[images]), key=lambda group: (-sizes[group], group))
+        parts = sorted(np.unique(groups[images]), key=lambda part: (owner[part] != kind, -sizes[part], part))
         base = int(root[parts[0]])
         for part in parts[1:]:
             other, base = int(root[part]), int(root[base])
             if other == base:
                 continue
-            if are_apart(kinds[base], kinds[other], forbidden):
+            if owner[part] != kind or are_apart(kinds[base], kinds[other], forbidden):
                 moved |= {int(image): base for image in images if groups[image] == part}
                 continue
             root[root == other] = base
@@ -159,6 +161,16 @@ def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
     for image, group in moved.items():
         found[image] = root[group]
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
+
+
+def _owners(groups: Ids, members: Mapping[int, Ids], kinds: Sequence[int]) -> dict[int, int]:
+    """The kind that has most images in a group, for every group with images of `kinds`; the first of equals."""
+    most: dict[int, tuple[int, int]] = {}  # group: images, kind
+    for kind in kinds:
+        for group, count in zip(*np.unique(groups[members[kind]], return_counts=True), strict=True):
+            if count > most.get(int(group), (0, 0))[0]:
+                most[int(group)] = int(count), kind
+    return {group: kind for group, (_, kind) in most.items()}
 
 
 def _places(numbers: Ids) -> dict[int, Ids]:
