@@ -1,9 +1,13 @@
 """Parts that hold one instance, and joins that are asked about once more."""
 
+from collections import Counter
+
 import numpy as np
 
 from insclr.mining.doubts import doubtful_joins
+from insclr.mining.links import Link, Links
 from insclr.mining.questions import KnownImages, Questions
+from insclr.retrieval.known import known_places
 
 NO_SLIP = 0.0
 
@@ -54,6 +58,48 @@ def test_an_unexpected_join_is_asked_about_again_with_another_image_until_it_is_
     assert shown != {one, other}
     questions.know(KnownImages(same, apart, [(one, other, 0.3), (screen.query, screen.candidates[0], 0.3)]))
     assert questions.screen() is None
+
+
+def test_a_stray_image_speaks_for_no_group_and_takes_none_along() -> None:
+    rows, near = instances(2, 8, 0.15)
+    rows[15] = rows[0]  # shows the second instance and looks like the first
+    near[15], near[0] = np.roll(near[0], 1), near[0]
+    near[15, 0] = 0
+    nobody = KnownImages.nothing(16)
+    questions = Questions(rows, near, nobody)
+    assert questions.part[15] == questions.part[0] != questions.part[8]
+    same = np.arange(16)
+    same[1], same[2], same[9], same[15] = 0, 0, 8, 8
+    questions.know(KnownImages(same, joins=[(0, 1, NO_SLIP), (0, 2, NO_SLIP), (8, 9, NO_SLIP), (8, 15, 0.3)]))
+    assert questions.group[15] == questions.group[8] != questions.group[0]
+    assert (questions.group[:5] == questions.group[0]).all()
+    assert questions.image_of(int(questions.group[0])) < 8
+    assert 8 <= questions.image_of(int(questions.group[8])) < 15
+
+
+def test_answers_to_the_end_give_the_instances_and_no_question_comes_for_ever() -> None:
+    """On instances whose parts are often mixed. Twice at most a question comes, where a join might be a slip."""
+    rows, near = instances(8, 15, 1.5)
+    truth, names = np.arange(120) // 15, [f"{image:03}" for image in range(120)]
+    questions = Questions(rows, near, KnownImages.nothing(120))
+    links, asked = Links(), Counter[frozenset[int]]()
+    while (screen := questions.screen(count=3)) is not None:
+        asked.update(frozenset((screen.query, image)) for image in screen.candidates)
+        assert max(asked.values()) <= 2
+        said = [
+            (screen.query, image, bool(truth[screen.query] == truth[image])) for image in screen.candidates
+        ]
+        expected = [questions.expected(one, other) for one, other, _ in said]
+        questions.learn(said)
+        for (one, other, is_same), likely in zip(said, expected, strict=True):
+            links.add(Link(names[one], names[other], is_same, expected=likely))
+        found = known_places(links, names)
+        joins = [(int(link.one), int(link.other), link.wrong) for link in links.applied if link.same]
+        questions.know(KnownImages(found.same, found.apart, joins))
+    assert len(set(questions.group.tolist())) == 8
+    together = Counter(zip(questions.group.tolist(), truth.tolist(), strict=True)).most_common(8)
+    assert len({group for (group, _), _ in together}) == len({instance for (_, instance), _ in together}) == 8
+    assert sum(count for _, count in together) >= 115  # of 120; nobody was asked about a stray or two
 
 
 def test_what_was_refused_is_not_asked_again() -> None:

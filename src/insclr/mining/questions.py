@@ -112,18 +112,20 @@ class Questions:
             least=self.curve.similarity_of(_SURE_PART),
             fewest=max(2, len(self._descriptors) // _IMAGES_A_PART),
         )
-        self.part, sums, self._sizes = sum_parts(self._descriptors, part)
+        self.part, sums, sizes = sum_parts(self._descriptors, part)
         closeness = (self._descriptors.astype(np.float32) * sums[self.part]).sum(1)
-        self._closeness = closeness / self._sizes[self.part]  # (N,) average similarity to an image's part
-        order = np.lexsort((-self._closeness, self.part))
-        self._image = order[np.searchsorted(self.part[order], np.arange(len(sums)))]  # (P,) the central one
+        self._closeness = closeness / sizes[self.part]  # (N,) average similarity to an image's part
         self._near = _similar_pairs(
-            sums / self._sizes[:, None], max(_NEAR_PARTS, _MOST_PAIRS // len(sums))
+            sums / sizes[:, None], max(_NEAR_PARTS, _MOST_PAIRS // len(sums))
         )  # (Q, 2)
 
     def know(self, known: KnownImages) -> None:
         """Take over what is known."""
         self.group = join_known(self.part, known.same, known.apart)  # (N,)
+        home = _most_frequent(self.part, self.group)  # (P,) the group of a part
+        # What lies together in a group (N,): its parts, and every image that moved there alone.
+        alone = len(home) + np.arange(len(self.part))
+        self._piece = np.where(self.group == home[self.part], self.part, alone)
         _, self._sum, self.sizes = sum_parts(self._descriptors, self.group)
         groups_of = {number: self.group[places] for number, places in _some_places(known.same, known.apart)}
         self._apart = {
@@ -132,7 +134,7 @@ class Questions:
         refused = {_ordered(self.group[one], self.group[other]) for one, other in known.refused}
         self._settled = self._apart | refused  # an answer that could not be followed is not asked for again
         self._joins = known.joins
-        near = np.sort(self.group[self._image][self._near], axis=1)
+        near = np.sort(home[self._near], axis=1)
         self._set_pairs(near[near[:, 0] != near[:, 1]])
         self._believe()
 
@@ -180,8 +182,10 @@ class Questions:
 
     def image_of(self, group: int) -> int:
         """The image that stands for a group: the most central of its largest part."""
-        parts = np.unique(self.part[self.group == group])
-        return int(self._image[parts[self._sizes[parts].argmax()]])
+        images = np.flatnonzero(self.group == group)
+        pieces, sizes = np.unique(self._piece[images], return_counts=True)
+        largest = images[self._piece[images] == pieces[sizes.argmax()]]
+        return int(largest[self._closeness[largest].argmax()])
 
     def _values(self) -> NDArray[np.float64]:
         """How many images are expected to change groups by an answer about each pair of groups (Q,)."""
@@ -198,20 +202,21 @@ class Questions:
 
     def _again(self) -> Iterator[tuple[int, int, float]]:
         """Groups with an image to compare their own one with once more, and what that is worth."""
-        joins = [(int(self.part[a]), int(self.part[b]), wrong) for a, b, wrong in self._joins]
+        joins = [(int(self._piece[a]), int(self._piece[b]), wrong) for a, b, wrong in self._joins]
         asked = {frozenset((a, b)) for a, b, _ in self._joins}
         for doubt in doubtful_joins(joins):
-            group = int(self.group[self._image[next(iter(doubt.side))]])
+            side = np.isin(self._piece, list(doubt.side))
+            group = int(self.group[side.argmax()])
             query, inside = self.image_of(group), self.group == group
-            side = inside & np.isin(self.part, list(doubt.side))
             other = inside & (side != side[query])
             if not other.any():
                 continue
             images = np.flatnonzero(other)
-            images = images[np.lexsort((-self._closeness[images], -self._sizes[self.part[images]]))]
+            sizes = np.unique(self._piece[images], return_inverse=True, return_counts=True)
+            images = images[np.lexsort((-self._closeness[images], -sizes[2][sizes[1]]))]
             fresh = [image for image in images.tolist() if frozenset((query, image)) not in asked]
-            sizes = len(images), int(inside.sum()) - len(images)
-            moved = 2 * sizes[0] * sizes[1] / sum(sizes)
+            rest = int(inside.sum()) - len(images)
+            moved = 2 * len(images) * rest / (len(images) + rest)
             yield group, (fresh or images.tolist())[0], _WRONG_JOIN * doubt.wrong * moved
 
     def _believe(self) -> None:
@@ -255,6 +260,14 @@ def _pairs_within(groups: Ids, most: int) -> Iterator[NDArray[np.int64]]:
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if 2 <= len(members) <= most:
             yield members[np.stack(np.triu_indices(len(members), 1), axis=1)]
+
+
+def _most_frequent(rows: Ids, values: Ids) -> Ids:
+    """For every number in `rows` (N,), from 0 on, the one of `values` (N,) that most often stands beside it."""
+    pairs, counts = np.unique(np.stack([rows, values]), axis=1, return_counts=True)
+    order = np.lexsort((counts, pairs[0]))
+    last = np.searchsorted(pairs[0], np.arange(pairs[0].max() + 1), side="right") - 1
+    return np.asarray(pairs[1][order][last])
 
 
 def _each_with_each(some: Ids, others: Ids) -> Iterator[tuple[int, int]]:
