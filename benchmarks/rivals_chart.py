@@ -5,6 +5,7 @@ python benchmarks/rivals_chart.py OUT.svg FOLDER/results.json [FOLDER/results.js
 
 import json
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -39,7 +40,7 @@ def chart(rows: list[Row]) -> str:
         parts.append(
             f'<text x="{at:.1f}" y="{height - BOTTOM + 16}" text-anchor="middle" fill="#555">{percent} %</text>'
         )
-    for number, (name, colour) in enumerate(zip(sets, COLOURS, strict=False)):
+    for number, (name, colour) in enumerate(zip(sets, cycle(COLOURS), strict=False)):
         at = LEFT + number * 120
         parts.append(f'<circle cx="{at}" cy="18" r="5" fill="{colour}"/>')
         parts.append(f'<text x="{at + 10}" y="22" fill="#333">{escape(name)}</text>')
@@ -53,7 +54,7 @@ def chart(rows: list[Row]) -> str:
         parts.append(f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#f0f0f5"/>')
         for row in own:
             if row["share"] is not None:
-                colour = COLOURS[sets.index(row["collection"])]
+                colour = COLOURS[sets.index(row["collection"]) % len(COLOURS)]
                 parts.append(
                     f'<circle cx="{x(row["share"]):.1f}" cy="{y}" r="5" fill="{colour}" fill-opacity="0.8"/>'
                 )

@@ -47,6 +47,13 @@ def test_a_stray_image_does_not_bring_two_things_together() -> None:
     assert known.tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
+def test_images_that_lie_among_other_things_alone_become_a_thing_of_their_own() -> None:
+    groups = np.array([0, 0, 0, 1, 1, 1])
+    # 2 and 5 are one thing; most of what people spoke about around them is another.
+    known = join_known(groups, np.array([0, 0, 2, 3, 3, 2]), [])
+    assert known.tolist() == [1, 1, 0, 2, 2, 0]
+
+
 def test_joining_ends_at_the_fewest_groups() -> None:
     images = _unit([0, 1, 20, 22, 60])
     groups = group_images(images, _everyone(5), np.arange(5), [], least=-1, fewest=3)

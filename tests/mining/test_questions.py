@@ -77,6 +77,18 @@ def test_a_stray_image_speaks_for_no_group_and_takes_none_along() -> None:
     assert 8 <= questions.image_of(int(questions.group[8])) < 15
 
 
+def test_strays_that_are_one_thing_are_compared_with_what_they_lay_among() -> None:
+    rows, near = instances(2, 6, 0.15)
+    questions = Questions(rows, near, KnownImages.nothing(12))
+    assert len(set(questions.part[:6].tolist())) == len(set(questions.part[6:].tolist())) == 1
+    same = np.array([0, 0, 0, 0, 0, 5, 6, 6, 6, 6, 6, 5])
+    questions.know(KnownImages(same, [(0, 6)]))
+    assert questions.group[5] == questions.group[11]
+    screen = questions.screen()
+    assert screen is not None
+    assert screen.query in (5, 11) or set(screen.candidates) & {5, 11}
+
+
 def test_answers_to_the_end_give_the_instances_and_no_question_comes_for_ever() -> None:
     """On instances whose parts are often mixed. Twice at most a question comes, where a join might be a slip."""
     rows, near = instances(8, 15, 1.5)

@@ -1,6 +1,7 @@
 """Near-identical pictures, and groups of pictures of the same thing."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from histogram_describer import HistogramDescriber, draw_things
 from PIL import Image
 
 from insclr.data.images import list_images
+from insclr.mining.links import Link, Links
 from insclr.retrieval.cluster import cluster
 from insclr.retrieval.duplicates import duplicates
 from insclr.retrieval.index import index_images
@@ -63,3 +65,12 @@ def test_pictures_of_a_thing_are_one_group_and_loners_are_in_none(things: Store)
     assert all(len(one) == 1 for one in folders)
     assert sorted(len(group.rows) for group in groups) == [20] * 12
     assert {int(one) for folder in folders for one in folder} == set(range(12))
+
+
+def test_an_answer_joins_two_groups_where_copies_of_a_file_lie_in_one(things: Store) -> None:
+    """Copies are no photos that people spoke about: they do not own the group."""
+    some = [things.rows_by_path()[f"0/{i}.png"] for i in range(2)]
+    copies = [replace(row.image, hash="copy") for row in some]
+    things.upsert(copies, things.descriptors([row.id for row in some]))
+    groups = cluster(things, links=Links([Link("5", "25", same=True)]))  # of the first and the second thing
+    assert sorted(len(group.rows) for group in groups) == [20] * 10 + [40]

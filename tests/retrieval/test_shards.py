@@ -187,6 +187,19 @@ def test_shards_of_another_model_or_list_are_not_mixed(images: Path, tmp_path: P
         index(list_images(images), tmp_path / "s", Shard(1, 2), verify=True)
 
 
+def test_a_script_under_torchrun_indexes_all_images_unless_it_asks_for_a_shard(
+    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank of a script may index alone; the others would never come."""
+    import insclr
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    images = list_images(small_collection).subset(range(3))
+    report = insclr.index("pretrained:efficientnet_lite0", images, tmp_path / "s", size=32, engine="torch")
+    assert (report.total, report.waits_for) == (3, "")
+
+
 @pytest.fixture(scope="module")
 def network() -> object:
     import insclr

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from insclr.errors import UserError
 from insclr.training import cpu
 from insclr.training.cpu import computed_in, short_floats
 
@@ -19,6 +20,8 @@ def test_a_processor_without_short_numbers_is_left_alone(
     assert short_floats("fp32", _CPU) is None
     assert short_floats("bf16", _CPU) == torch.bfloat16
     assert short_floats("fp16", _GPU) == torch.float16
+    with pytest.raises(UserError, match="needs an NVIDIA GPU"):  # without scaling its gradients vanish
+        short_floats("fp16", _CPU)
 
 
 def test_a_torch_that_does_not_tell_is_taken_for_a_processor_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,20 @@ def test_short_numbers_give_nearly_the_same_features_and_are_kept_apart(
     assert len(list(tmp_path.glob("maps-*" if maps else "features-*"))) == 2
 
 
+def test_rounds_of_another_precision_do_not_share_features(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path
+) -> None:
+    late, needs = load_recipe("default").rounds[-1], Needs(plain=False, augmented=2)
+    late = late.with_(plain_size=64, augmented_size=64, cached_views=2)
+    features = _features(small_collection, tmp_path, "torch")
+    first, again, other = (
+        features.pooled(network, late.with_(precision=precision), needs)
+        for precision in ("bf16", "bf16", "fp32")
+    )
+    assert first is again
+    assert not torch.equal(again.plain, other.plain)
+
+
 def test_late_layers_compute_in_short_numbers_and_learn_in_single_precision(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.local.query import details_of
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.retrieval.store import open_store
-from insclr.shards import shard_of
+from insclr.shards import Shard, shard_of
 
 if TYPE_CHECKING:
     pass
@@ -37,7 +37,7 @@ def index(
     size: int = 0,
     device: str = "auto",
     engine: str = "auto",
-    shard: str = "",
+    shard: str | Shard = "",
 ) -> IndexReport:
     """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
 
@@ -45,13 +45,13 @@ def index(
     `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
     are described. `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, in place of
     SIFT. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the store,
-    and the reports of the others say in `waits_for` what is left to do.
+    and the reports of the others say in `waits_for` who will, or has.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
     (24, [])
     """
-    own = shard_of(shard)
+    own = shard if isinstance(shard, Shard) else shard_of(shard) if shard else Shard()
     require(model, device, engine)
     extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
     listed = as_list(images)

@@ -64,7 +64,7 @@ def index(
     from insclr.data.cells import one_line
     from insclr.shards import shard_of
 
-    shard_of(shard)  # refused before photos are listed
+    own = shard_of(shard)
     say_when_stopped(lambda: f"{store} keeps the photos that were indexed: the same command goes on.")
     model = with_weights(model, weights)
     require(model, device, engine)
@@ -85,7 +85,7 @@ def index(
         size=size,
         device=device,
         engine=engine,
-        shard=shard,
+        shard=own,
     )
     for path, reason in report.skipped:
         typer.echo(one_line(f"unreadable: {path}: {reason}"), err=True)

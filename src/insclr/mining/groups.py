@@ -129,8 +129,9 @@ def group_images(
 def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
     """The groups (N,) with those joined that have images of one number in `same` (N,), numbered from 0.
 
-    Where a group holds more images of another number, it is mixed, or the two were never compared: then the images
-    alone move, to the largest group of their number. So they do where numbers would come together that are `apart`.
+    A group that holds more images of another number is mixed, or the two were never compared: then the images alone
+    move, to a group where their number has most, or to one of their own. So they do where numbers would come together
+    that are `apart`.
     """
     forbidden = both_ways(apart)
     sizes = np.bincount(groups)
@@ -147,6 +148,11 @@ def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
     for kind in spoken:
         images = members[kind]
         parts = sorted(np.unique(groups[images]), key=lambda part: (owner[part] != kind, -sizes[part], part))
+        if len(parts) == 1:
+            continue
+        if owner[parts[0]] != kind:
+            moved |= dict.fromkeys(images.tolist(), -1 - kind)  # below 0: a group of their own
+            continue
         base = int(root[parts[0]])
         for part in parts[1:]:
             other, base = int(root[part]), int(root[base])
@@ -159,7 +165,7 @@ def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
             kinds[base] |= kinds[other]
     found = root[groups]
     for image, group in moved.items():
-        found[image] = root[group]
+        found[image] = root[group] if group >= 0 else group
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 

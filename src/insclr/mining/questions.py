@@ -134,9 +134,22 @@ class Questions:
         refused = {_ordered(self.group[one], self.group[other]) for one, other in known.refused}
         self._settled = self._apart | refused  # an answer that could not be followed is not asked for again
         self._joins = known.joins
-        near = np.sort(home[self._near], axis=1)
+        near = np.concatenate([home[self._near], *self._near_strays(home)])
+        near = np.sort(near, axis=1)
         self._set_pairs(near[near[:, 0] != near[:, 1]])
         self._believe()
+
+    def _near_strays(self, home: Ids) -> Iterator[NDArray[np.int64]]:
+        """The group of every image that moved alone with those of the part it came from and of parts near that."""
+        moved = np.flatnonzero(self.group != home[self.part])
+        for part, group in sorted(
+            set(zip(self.part[moved].tolist(), self.group[moved].tolist(), strict=True))
+        ):
+            beside = np.concatenate(
+                [self._near[self._near[:, 0] == part, 1], self._near[self._near[:, 1] == part, 0]]
+            )
+            others = np.unique(home[np.append(beside, part)])
+            yield np.stack([np.full_like(others, group), others], axis=1)
 
     def learn(self, answers: Sequence[tuple[int, int, bool]]) -> None:
         """Fit the curve to answers (image, image, same) about groups as they are now, before `know` joins them."""

@@ -112,7 +112,7 @@ class RoundRecipe(Table):
     batch_norm: Literal["frozen", "live"] = knob("live", "statistics of batch-norm layers")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = knob(
         "auto",
-        "arithmetic of the network; auto = fp32, but bf16 for cached views and late layers on a CPU that has it",
+        "arithmetic of the network; auto = fp32, but bf16 for cached views and late layers on an x86 CPU that has it",
     )
     method: MethodSettings = Field(default_factory=InsclrSettings)
     loss: LossRecipe = Field(default_factory=LossRecipe)

@@ -43,7 +43,8 @@ def cluster(
     descriptors = store.descriptors(ids)  # (rows, dim)
     place = {int(one): i for i, one in enumerate(ids)}
     rows = {row.id: row for row in store.rows_by_path().values()}
-    known = known_places(links or Links(), [rows[int(one)].image.hash for one in ids])
+    hashes = [rows[int(one)].image.hash for one in ids]
+    known = known_places(links or Links(), hashes)
     apart = both_ways(known.apart)
     kinds = {i: {kind} & apart.keys() for i, kind in enumerate(known.same.tolist())}
     groups = Groups(range(len(ids)))
@@ -63,7 +64,10 @@ def cluster(
     numbers = np.empty(len(ids), dtype=np.int64)
     for number, members in enumerate(groups.sets()):
         numbers[members] = number
-    numbers = join_known(numbers, known.same, known.apart) if len(ids) else numbers
+    if len(ids):
+        # Each content once: copies of a file are not photos that people spoke about.
+        _, first, copy = np.unique(hashes, return_index=True, return_inverse=True)
+        numbers = join_known(numbers[first], known.same[first], known.apart)[copy]
     order = np.argsort(numbers, kind="stable")
     sets = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(ids) else []
     found = [members.tolist() for members in sets if len(members) >= min_size]

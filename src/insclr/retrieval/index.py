@@ -58,7 +58,7 @@ class IndexReport:
     total: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
-    waits_for: str = ""  # what other shards have still to do before the store is written
+    waits_for: str = ""  # of a shard that did not write the store: who will, or has
 
     def summary(self) -> str:
         """One line for people."""

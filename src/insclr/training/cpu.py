@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from insclr.errors import UserError
+
 # Names of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -32,6 +34,8 @@ def short_floats(precision: str, device: torch.device) -> torch.dtype | None:
     """
     if precision == "auto":
         return torch.bfloat16 if device.type == "cpu" and _multiplies_bf16() else None
+    if precision == "fp16" and device.type != "cuda":
+        raise UserError("precision = fp16 needs an NVIDIA GPU: choose bf16, or auto.")
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 

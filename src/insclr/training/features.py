@@ -94,7 +94,9 @@ def pooled_features(
     if engine is not None:
         # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
         settings += f" {engine.name}"
-    if floats is not None:
+    if floats is not None and (
+        engine is None or engine.name == "openvino"
+    ):  # others know single precision only
         settings += f" {floats}"
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"

@@ -185,7 +185,7 @@ def require_late(network: DescriptorNetwork) -> None:
 def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:
     """What the cached views of a round depend on."""
     sizes = recipe.plain_size, recipe.augmented_size, recipe.cached_views
-    return *sizes, recipe.crop, recipe.augmentation
+    return *sizes, recipe.crop, recipe.augmentation, recipe.precision
 
 
 def _digest(network: DescriptorNetwork) -> str:
