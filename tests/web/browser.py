@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -34,8 +35,17 @@ class Page:
         self.browser = browser
         self.address = address
         # Chromium keeps 50 steps; then it forgets those that nobody clicked in, as a script does not.
-        self.cdp("Page.resetNavigationHistory")
+        self.until(self._forgets_history)
         self.open("")
+
+    def _forgets_history(self) -> bool:
+        """Whether the browser forgot where it was: it cannot while the page of the test before moves on."""
+        try:
+            self.browser.get("about:blank")
+            self.cdp("Page.resetNavigationHistory")
+        except WebDriverException:
+            return False
+        return True
 
     def open(self, query: str) -> list[str]:
         """Go to an address of the page, such as ?photo=0:1, and wait for its tiles or message."""
