@@ -225,8 +225,8 @@ class Questions:
             if not other.any():
                 continue
             images = np.flatnonzero(other)
-            sizes = np.unique(self._piece[images], return_inverse=True, return_counts=True)
-            images = images[np.lexsort((-self._closeness[images], -sizes[2][sizes[1]]))]
+            _, piece, sizes = np.unique(self._piece[images], return_inverse=True, return_counts=True)
+            images = images[np.lexsort((-self._closeness[images], -sizes[piece]))]
             fresh = [image for image in images.tolist() if frozenset((query, image)) not in asked]
             rest = int(inside.sum()) - len(images)
             moved = 2 * len(images) * rest / (len(images) + rest)

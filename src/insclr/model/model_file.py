@@ -74,10 +74,8 @@ def _outline(recipe: NetworkRecipe) -> DescriptorNetwork:
     try:
         with torch.device("meta"):
             return create_network(recipe, pretrained=False)
-    except (
-        NotImplementedError,
-        RuntimeError,
-    ):  # some families of older versions of timm compute while they are built
+    except RuntimeError:
+        # Some families of older versions of timm compute while they are built.
         return create_network(recipe, pretrained=False)
 
 

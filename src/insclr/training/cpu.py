@@ -40,9 +40,8 @@ def short_floats(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 def _multiplies_bf16() -> bool:
-    capabilities: Mapping[str, Any] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # older versions of torch do not tell
+    # Older versions of torch do not tell.
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 

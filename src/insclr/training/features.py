@@ -91,13 +91,7 @@ def pooled_features(
         settings += f" {augmentation}"
     if not (maps or network.normalise_pooled):
         settings += " not normalised"
-    if engine is not None:
-        # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
-        settings += f" {engine.name}"
-    if floats is not None and (
-        engine is None or engine.name == "openvino"
-    ):  # others know single precision only
-        settings += f" {floats}"
+    settings += _arithmetic(engine, floats)
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
     if not ranks.from_first((home / _ABOUT).exists()):
@@ -273,6 +267,16 @@ def _describe(
                 views[number, rows] = make_rows(view[here])
         advance(len(batch.ids))
     return {"plain": plain, "views": views, "seen": seen}
+
+
+def _arithmetic(engine: Engine | None, floats: torch.dtype | None) -> str:
+    """What computes, in which numbers, for the key.
+
+    Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
+    """
+    name = "" if engine is None else f" {engine.name}"
+    # ONNX Runtime knows single precision only.
+    return name if floats is None or name == " onnx" else f"{name} {floats}"
 
 
 def _block(home: Path, start: int) -> Path:
