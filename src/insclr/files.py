@@ -23,6 +23,7 @@ from insclr.errors import UserError
 _PART = ".part"
 _BEGAN = time.time()
 _NEARLY_FULL = 64_000_000  # bytes
+_SYNCS = 16  # files that are written to disk at a time
 _FORGOTTEN = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
 
 
@@ -123,10 +124,7 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         with _disk_errors(path):
             scratch.mkdir()
             yield scratch
-        for folder, _, files in os.walk(scratch, topdown=False):
-            for name in files:
-                _sync(Path(folder, name))
-            _sync(Path(folder))
+        _sync_tree(scratch)
         if not path.exists():
             scratch.rename(path)
         elif not _exchange(scratch, path):
@@ -198,6 +196,18 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Everything in a folder, then the folder itself."""
+    # Imported here: most commands write no folder, and every one of them starts with this file.
+    from concurrent.futures import ThreadPoolExecutor
+
+    # Side by side: the disk puts waiting writes together, and a thousand small files take a second instead of many.
+    inside = list(os.walk(folder, topdown=False))
+    with ThreadPoolExecutor(_SYNCS, thread_name_prefix="sync") as threads:
+        list(threads.map(_sync, [Path(at, name) for at, _, files in inside for name in files]))
+        list(threads.map(_sync, [Path(at) for at, _, _ in inside]))
 
 
 def _exchange(one: Path, other: Path) -> bool:
