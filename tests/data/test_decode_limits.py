@@ -87,7 +87,7 @@ def test_decoding_takes_no_more_memory_than_it_was_budgeted(tmp_path: Path, kind
         "decode(Path(sys.argv[1]), longest=64)\n"
         "print(peak(), costs[0])"
     )
-    base = "import resource\nfrom insclr.data.decode import decode, _openers\n_openers()\n"
+    base = "import resource\nfrom insclr.data.decode import load_readers\nload_readers()\n"
     base += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
     idle = int(
         subprocess.run([sys.executable, "-c", base], capture_output=True, text=True, check=True).stdout

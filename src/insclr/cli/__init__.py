@@ -79,6 +79,8 @@ def say_when_stopped(kept: Callable[[], str]) -> None:
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
+    # Before pydantic looks through every installed package for plugins to it.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")

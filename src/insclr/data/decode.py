@@ -7,13 +7,12 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import pillow_heif
 from PIL import Image, ImageFile, ImageOps
-from pillow_heif import register_heif_opener
 
 from insclr.data.decode_limits import (
     MAX_FILE_BYTES,
@@ -26,12 +25,12 @@ from insclr.data.formats import RAW, VIDEOS, split_frame
 from insclr.errors import UserError
 from insclr.files import read_bytes
 
-__all__ = ["BadImage", "Box", "Header", "crop_box", "decode", "read_header", "read_image_bytes"]
+__all__ = ["BadImage", "Box", "Header", "crop_box", "decode", "load_readers", "read_header", "read_image_bytes"]
 
 logger = logging.getLogger(__name__)
 
 # Only formats that hold photos: Pillow also knows some that run other programs (EPS) or hold no image.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "HEIF")
+_FORMATS = ("Jpeg", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm", "Avif")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 LARGE_PIXELS = 16_000_000
@@ -39,6 +38,8 @@ _BAND_PIXELS = 4_000_000
 _BLOCK = 16_384  # bytes handed to a decoder at once: between two blocks the clock is read
 
 Box = tuple[float, float, float, float]
+# Makes an image of a stream, and whether the first bytes are of its format.
+_Reader = tuple[Callable[..., ImageFile.ImageFile], Callable[[bytes], bool | str] | None]
 
 
 class Header(NamedTuple):
@@ -148,7 +149,8 @@ def _open(stream: TimedBytes) -> ImageFile.ImageFile:
     prefix = stream.read(16)
     if not prefix:
         raise BadImage("empty file (0 bytes)")
-    for factory, accept in _openers():
+    boxed = prefix[4:8] == b"ftyp"
+    for factory, accept in (*_readers(), *([_heif_reader()] if boxed else [])):
         if accept is not None and accept(prefix) is not True:
             continue
         stream.seek(0)
@@ -159,23 +161,37 @@ def _open(stream: TimedBytes) -> ImageFile.ImageFile:
         require_few_pixels(image.width, image.height)
         image.decodermaxblock = _BLOCK
         return image
-    if prefix.startswith(_MAGIC) or prefix[4:8] == b"ftyp":
+    if prefix.startswith(_MAGIC) or boxed:
         raise BadImage("corrupt: the header cannot be read")
     raise BadImage("not an image (or of an unknown format)")
 
 
+def load_readers() -> None:
+    """Import the readers of all formats now, for a process that will not be allowed to open files."""
+    _readers()
+    _heif_reader()
+
+
 @functools.cache
-def _openers() -> list[tuple[Callable[..., ImageFile.ImageFile], Callable[[bytes], bool | str] | None]]:
-    """Pillow's readers for our formats.
+def _readers() -> list[_Reader]:
+    """Pillow's readers for our formats, and no others: to import them all takes as long as to decode a photo.
 
     They are called one by one instead of through Image.open, which judges the size by a limit and a warning
     that belong to the whole process and may be changed by anyone.
     """
-    Image.init()
-    register_heif_opener()
+    for name in _FORMATS:
+        import_module(f"PIL.{name}ImagePlugin")
+    return [Image.OPEN[name.upper()] for name in _FORMATS if name.upper() in Image.OPEN]
+
+
+@functools.cache
+def _heif_reader() -> _Reader:
+    import pillow_heif  # only where there is such a file: the command line starts with this module
+
+    pillow_heif.register_heif_opener()
     # The images of a collection are decoded side by side already.
     pillow_heif.options.DECODE_THREADS = 1
-    return [Image.OPEN[name] for name in _FORMATS if name in Image.OPEN]
+    return Image.OPEN["HEIF"]
 
 
 def _upright(image: Image.Image) -> Image.Image:

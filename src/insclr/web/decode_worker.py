@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
+from insclr.data.decode import BadImage, decode, load_readers, read_header, read_image_bytes
 from insclr.data.decode_limits import require_few_pixels
 
 FRAME = struct.Struct(">II")  # lengths of header and bytes
@@ -29,7 +29,7 @@ def main() -> None:
     """Serve jobs until the standard input ends, which it does with the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Image.init()  # while files may still be opened freely
+    load_readers()  # while files may still be opened freely
     _limit_itself()
     jobs, answers = sys.stdin.buffer, sys.stdout.buffer
     while (frame := jobs.read(FRAME.size)) and len(frame) == FRAME.size:
