@@ -42,7 +42,7 @@ build/min/.done: pyproject.toml constraints-min.txt
 test-milvus: $(VENV)/.dev
 	$(BIN)/pytest -m slow -k "real or milvus_server" tests/retrieval
 
-# Kills, hostile files, crowds of clients, fuzzing: minutes with attack, about an hour with soak (docs/security.md).
+# Kills, hostile files, crowds of clients, fuzzing: minutes with attack, two hours with soak (docs/security.md).
 attack: $(VENV)/.dev
 	$(BIN)/pytest -m attack tests/attack
 
@@ -63,12 +63,14 @@ try-dist: dist
 	cd build/try && bin/insclr demo --out demo
 	cd build/try && bin/insclr search demo/store "$$(find demo -name '*.jpg' | sort | head -1)" --top 5
 
-# torch and torchvision first and pinned, so that nothing that needs them can bring another build.
+# torch and torchvision first and pinned, so that nothing that needs them can bring another build. OpenVINO describes
+# photos fastest; where there is none for this system, ONNX Runtime does it.
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	$(PIP) torch torchvision
 	$(PIP) -e '.[web,track]'
+	-$(PIP) openvino
 	touch $@
 
 # The Milvus server is for its tests alone, which are skipped where there is none for this system or registry.
