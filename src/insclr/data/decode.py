@@ -25,7 +25,16 @@ from insclr.data.formats import RAW, VIDEOS, split_frame
 from insclr.errors import UserError
 from insclr.files import read_bytes
 
-__all__ = ["BadImage", "Box", "Header", "crop_box", "decode", "load_readers", "read_header", "read_image_bytes"]
+__all__ = [
+    "BadImage",
+    "Box",
+    "Header",
+    "crop_box",
+    "decode",
+    "load_readers",
+    "read_header",
+    "read_image_bytes",
+]
 
 logger = logging.getLogger(__name__)
 
