@@ -15,7 +15,7 @@ from insclr.errors import UserError
 
 _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
-    *("evaluate", "compare", "whiten", "names", "answers", "push", "pull"),
+    *("evaluate", "compare", "whiten", "names", "answers", "learn", "calibrate", "export", "push", "pull"),
 )
 _DOCS = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -28,6 +28,9 @@ def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     labels = (small_collection / "labels.csv").read_text().splitlines(keepends=True)[: 1 + 24]
     (folder / "PHOTOS" / "labels.csv").write_text("".join(labels))
     (folder / "names.csv").write_text("path,name\nthing3-1.png,Blue vase\n")
+    (folder / "pairs.csv").write_text(
+        "one,other,same\nthing3-1.png,thing3-2.png,yes\nthing3-1.png,thing1-0.png,no\n"
+    )
     for line in labels[1:]:
         name = line.split(",")[0]
         (folder / "PHOTOS" / name).symlink_to(small_collection / name)
@@ -41,7 +44,7 @@ def place(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 # That of `pull` needs a hub: tests/sharing/test_hub.py runs it.
-@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name not in ("train", "pull")])
+@pytest.mark.parametrize("name", [name for name in _FUNCTIONS if name not in ("train", "learn", "pull")])
 def test_the_example_of_each_function_is_true(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,11 +54,13 @@ def test_the_example_of_each_function_is_true(
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_the_example_of_train_is_the_one_of_the_page(place: Path) -> None:
+@pytest.mark.parametrize("name", ["train", "learn"])
+def test_what_takes_long_has_the_example_of_the_page(name: str, place: Path) -> None:
     """It is run there already: here only that it gave what it says."""
-    (example,) = doctest.DocTestFinder().find(insclr.train, "train", globs={"insclr": insclr})
+    (example,) = doctest.DocTestFinder().find(getattr(insclr, name), name, globs={"insclr": insclr})
     assert example.examples[0].source.strip() in re.sub(r" +#.*", "", _DOCS.read_text())
     assert insclr.load(place / "RUN").network.dim == 512
+    assert insclr.search(place / "LEARNED" / "store", place / "PHOTOS" / "thing3-1.png")
 
 
 def test_dir_shows_the_whole_interface() -> None:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from insclr.api import (
         Embedded,
         answers,
+        calibrate,
         check,
         cluster,
         compare,
         duplicates,
         embed,
         evaluate,
+        export,
         index,
         load,
         names,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     )
     from insclr.data.images import ImageList, list_images
     from insclr.errors import UserError
+    from insclr.jobs.learn import learn
     from insclr.jobs.train import train
     from insclr.model.model_file import Model
     from insclr.recipe import Recipe, load_recipe
@@ -48,13 +51,16 @@ _WHERE = {
     "Recipe": "insclr.recipe",
     "UserError": "insclr.errors",
     "answers": "insclr.api",
+    "calibrate": "insclr.api",
     "check": "insclr.api",
     "cluster": "insclr.api",
     "compare": "insclr.api",
     "duplicates": "insclr.api",
     "embed": "insclr.api",
     "evaluate": "insclr.api",
+    "export": "insclr.api",
     "index": "insclr.api",
+    "learn": "insclr.jobs.learn",
     "list_images": "insclr.data.images",
     "load": "insclr.api",
     "load_recipe": "insclr.recipe",
@@ -74,13 +80,16 @@ __all__ = [
     "Recipe",
     "UserError",
     "answers",
+    "calibrate",
     "check",
     "cluster",
     "compare",
     "duplicates",
     "embed",
     "evaluate",
+    "export",
     "index",
+    "learn",
     "list_images",
     "load",
     "load_recipe",

@@ -1,4 +1,4 @@
-"""Models and what they make of images: load, check, embed, whiten."""
+"""Models and what they make of images: load, check, embed, whiten, export."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from insclr.retrieval.describer import ModelDescriber
 
 if TYPE_CHECKING:
     from insclr.data.check import CheckReport
+    from insclr.engine.onnx_file import OnnxFile, Precision
     from insclr.model.model_file import Model
 
 
@@ -157,12 +158,37 @@ def whiten(
 
     from insclr.jobs.whiten import whiten_model
     from insclr.model.device import place
-    from insclr.model.model_file import load_model, resolve_model
+    from insclr.model.model_file import load_model
 
-    if isinstance(model, str | Path):
-        model = resolve_model(model)
-    loaded = model.as_model() if isinstance(model, OpenedModel) else model
+    loaded = _in_torch(model)
     place(loaded.network, device)
     truth = None if labels is None else Path(labels)
     whiten_model(loaded, listed, Path(out), dim=dim, power=power, labels=truth)
     return load_model(out)
+
+
+def export(
+    model: AnyModel, out: str | Path, *, precision: "Precision" = "fp32", photos: Images | None = None
+) -> "OnnxFile":
+    """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out.
+
+    `precision` is fp32, fp16 or int8. It is verified on `photos`, from which int8 learns its ranges, too.
+
+    >>> insclr.export("RUN", "model.onnx", photos="PHOTOS").least_cosine > 0.99999
+    True
+    """
+    require(model)
+    listed = None if photos is None else as_list(photos)
+
+    from insclr.engine.onnx_file import write_onnx
+
+    return write_onnx(_in_torch(model), Path(out), precision=precision, photos=listed)
+
+
+def _in_torch(model: AnyModel) -> "Model":
+    """A model with torch's network."""
+    from insclr.model.model_file import resolve_model
+
+    if isinstance(model, str | Path):
+        return resolve_model(model)
+    return model.as_model() if isinstance(model, OpenedModel) else model

@@ -1,5 +1,6 @@
-"""Stores: index, search, duplicates, cluster, and what people said of them."""
+"""Stores: index, search, duplicates, cluster, what people said of them, and scores by that."""
 
+import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from insclr.api.models import AnyModel, load, require
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, as_list, as_picture, is_several
 from insclr.errors import UserError
+from insclr.files import open_text
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
@@ -19,7 +21,8 @@ from insclr.retrieval.store import open_store
 from insclr.shards import Shard, shard_of
 
 if TYPE_CHECKING:
-    pass
+    from insclr.retrieval.score import Answer, ScoreCurve
+    from insclr.retrieval.store import Store
 
 
 def index(
@@ -201,3 +204,51 @@ def answers(
         ]
     finally:
         opened.close()
+
+
+def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None = None) -> "ScoreCurve":
+    """Make the scores of a store agree with what people know; without labels, measure its photos anew.
+
+    `column` names the thing in some of the photos. `answers` is a CSV of pairs: one, other (paths in the store), same
+    (yes or no).
+
+    >>> insclr.calibrate("STORE", answers="pairs.csv").answers  # a CSV of one, other and same
+    2
+    """
+    from insclr.retrieval.score import answers_from_column, calibrate_from_answers
+
+    if column and answers:
+        raise UserError("Scores are calibrated by a column or by answers, not by both: leave one out.")
+    opened = open_store(store)
+    try:
+        with opened.writing():
+            if column and column not in opened.columns():
+                known = ", ".join(opened.columns()) or "none"
+                raise UserError(f"{store} has no column {column!r}; it has: {known}.")
+            pairs = answers_from_column(opened, column) if column else _read_pairs(opened, answers)
+            return calibrate_from_answers(opened, pairs)
+    finally:
+        opened.close()
+
+
+def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":
+    """The answered pairs of a CSV; none without one."""
+    from insclr.retrieval.score import Answer
+
+    if file is None:
+        return []
+    rows = store.rows_by_path()
+    found = []
+    with open_text(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text)
+        if not {"one", "other", "same"} <= set(reader.fieldnames or ()):
+            raise UserError(f"{file}: the first line must name the columns one, other and same.")
+        for line in reader:
+            same = (line["same"] or "").strip().lower()
+            if same not in ("yes", "no"):
+                raise UserError(f"{file}, line {reader.line_num}: same must be yes or no, not {same!r}.")
+            missing = [path for path in (line["one"], line["other"]) if path not in rows]
+            if missing:
+                raise UserError(f"{file}, line {reader.line_num}: {missing[0]} is not in {store.uri}.")
+            found.append(Answer(rows[line["one"]].id, rows[line["other"]].id, same == "yes"))
+    return found

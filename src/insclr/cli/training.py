@@ -193,10 +193,9 @@ def export(
     model = with_weights(model, weights)
     require(model, "auto")
     found_photos = listed(photos) if photos else None
-    from insclr.engine.onnx_file import write_onnx
-    from insclr.model.model_file import resolve_model
+    from insclr.api import export as export_model
 
-    typer.echo(write_onnx(resolve_model(model), onnx, precision=precision.value, photos=found_photos))
+    typer.echo(export_model(model, onnx, precision=precision.value, photos=found_photos))
 
 
 @app.command()

@@ -32,8 +32,8 @@ class Learned:
 
 
 def learn(
-    uri: str,
-    out: Path,
+    store: str | Path,
+    out: str | Path,
     recipe: str = "fast",
     changes: tuple[str, ...] = (),
     device: str = "auto",
@@ -44,13 +44,18 @@ def learn(
     Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
     `engine` describes the photos on a CPU; torch trains. A call that was killed goes on when it is repeated, with the
     answers that it began with.
+
+    >>> learned = insclr.learn("STORE", "LEARNED")
+    >>> learned.store
+    PosixPath('LEARNED/store')
     """
     require_engine(engine, device)  # before anything is made
-    store = open_store(uri)
+    uri, out = str(store), Path(out)
+    opened = open_store(uri)
     try:
-        images, cache = _images(store), _features(store)
+        images, cache = _images(opened), _features(opened)
     finally:
-        store.close()
+        opened.close()
     kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
     _require_free(out, kept)
     train(
