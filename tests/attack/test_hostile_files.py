@@ -136,7 +136,7 @@ def test_decoders_at_their_limits(tmp_path: Path, note: Note) -> None:
         assert server.stop() < 10
     found = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
     note(
-        "files of every format as large as is allowed: serve",
+        "files of every format as large as decoding allows: serve, its limits raised",
         f"{found}; the largest of {len(peaks)} decoders {max(peaks.values()) / 1e9:.2f} GB",
         "1.5 GB a process",
     )
