@@ -67,6 +67,16 @@ def test_the_longest_unused_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "c"]
 
 
+def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_KEPT_FILES", 1)
+    (tmp_path / "diary.txt").write_text("not to be made again")
+    os.utime(tmp_path / "diary.txt", (0, 0))
+    (tmp_path / "photos").mkdir()
+    for name in ("a.onnx", "b.onnx"):
+        EngineCache(tmp_path).write(name, "", b"", {})
+    assert {file.name for file in tmp_path.iterdir()} == {"diary.txt", "photos", "b.onnx"}
+
+
 def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INSCLR_CACHE", "/x")
     assert cache_folder() == Path("/x")

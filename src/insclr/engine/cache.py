@@ -15,6 +15,7 @@ from insclr.files import whole_file
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
+_OURS = b'{"made by": "insclr '  # how the header of every file begins
 _KEPT_FILES = 40  # the longest unused ones go
 # What could not be written, for the rest of this process.
 _unwritten: dict[Path, "Kept"] = {}
@@ -83,9 +84,15 @@ class EngineCache:
                 self._forget_unused()
 
     def _forget_unused(self) -> None:
-        files = sorted(self.folder.glob("[!.]*"), key=lambda file: file.stat().st_mtime)
-        for file in files[:-_KEPT_FILES]:
+        ours = [file for file in self.folder.iterdir() if file.is_file() and _is_ours(file)]
+        for file in sorted(ours, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
             file.unlink(missing_ok=True)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether `write` made it: INSCLR_CACHE may name a folder in which other things lie, too."""
+    with file.open("rb") as opened:
+        return opened.read(len(_OURS)) == _OURS
 
 
 def _maker(stamp: str) -> str:
