@@ -59,6 +59,14 @@ def read_bytes(path: Path | str, limit: int) -> bytes:
     return content
 
 
+def reserve(file: int, size: int) -> None:
+    """Take the disk space of a file that is mapped now: a disk that fills up later would kill the process at once."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
+
+
 def is_there(path: Path) -> bool:
     """Whether there is something under this name; no for names that the system does not even take."""
     return os.path.exists(path)  # noqa: PTH110 (Path.exists raises where a name is too long)

@@ -45,6 +45,21 @@ def test_an_engine_gives_the_features_of_torch(
     assert len(list(tmp_path.glob("maps-*" if maps else "features-*"))) == 2
 
 
+def test_features_of_one_pooling_are_not_taken_for_those_of_another(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    features = _features(small_collection, tmp_path, "torch")
+    pools = (("gem", 3.0), ("gem", 4.0), ("spoc", 3.0), ("mac", 3.0))
+    found = [
+        features._computed(
+            create_network(_RECIPE.network.with_(pooling=name, gem_p=p)), _ROUND, 0, maps=False
+        ).plain
+        for name, p in pools
+    ]
+    for i, one in enumerate(found):
+        assert not any(torch.equal(one, other) for other in found[:i])
+
+
 @pytest.mark.parametrize("maps", [False, True], ids=["pooled", "maps"])
 @pytest.mark.parametrize("engine", ["torch", "openvino"])
 def test_short_numbers_give_nearly_the_same_features_and_are_kept_apart(

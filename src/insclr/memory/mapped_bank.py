@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
+from insclr.files import reserve
 from insclr.memory.bank import MemoryBank
 
 # The kernel maps up to this many bytes of cached file around a touched page: a huge page where it can.
@@ -202,7 +203,7 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
                 "other images or another dimension. Delete it or choose another run folder."
             )
         try:
-            _reserve(file.fileno(), size)
+            reserve(file.fileno(), size)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EFBIG):
                 raise
@@ -213,11 +214,3 @@ def _map_file(path: Path, size: int) -> mmap.mmap:
                 "choose another disk, or store the banks in float16."
             ) from error
         return mmap.mmap(file.fileno(), size)
-
-
-def _reserve(file: int, size: int) -> None:
-    """Take the disk space now: a disk that fills up later would kill the process without a word."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)
-    else:
-        os.ftruncate(file, size)

@@ -21,6 +21,10 @@ class GeM(nn.Module):
         else:
             self.p = p
 
+    def extra_repr(self) -> str:
+        """What tells this layer from another of its class."""
+        return f"p={float(self.p)}, smallest={self.smallest}"
+
     def forward(self, features: FeatureMap) -> Tensor:
         """Pool (batch, channels, height, width) to (batch, channels)."""
         # In float32 even under autocast: a cube overflows half precision.
@@ -51,6 +55,10 @@ class RMAC(nn.Module):
         super().__init__()
         self.levels = levels
         self.overlap = overlap
+
+    def extra_repr(self) -> str:
+        """What tells this layer from another of its class."""
+        return f"levels={self.levels}, overlap={self.overlap}"
 
     def forward(self, features: FeatureMap) -> Tensor:
         """Pool (batch, channels, height, width) to (batch, channels)."""

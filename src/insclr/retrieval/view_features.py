@@ -123,10 +123,7 @@ class FeatureDescriber(ModelDescriber):
 
 def _digest(model: Model | OpenedModel) -> str:
     """A name for the weights before the last layer and for the views that are described."""
-    digest = hashlib.sha256(model.recipe.descriptor.model_dump_json().encode())
-    network = model.network
-    for part in (network.backbone, network.pooling):
-        for name, tensor in sorted(part.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    from insclr.model.network import digest_trunk
+
+    described = f"{model.recipe.descriptor.model_dump_json()} {digest_trunk(model.network)}"
+    return hashlib.sha256(described.encode()).hexdigest()[:16]

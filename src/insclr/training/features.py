@@ -29,7 +29,7 @@ from insclr.engine.protocol import Engine, Output
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.backbones import FeatureMap
-from insclr.model.network import DescriptorNetwork
+from insclr.model.network import DescriptorNetwork, digest_trunk, digest_weights
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.training.cpu import computed_in
@@ -84,13 +84,11 @@ def pooled_features(
     network instead of torch; `floats` are the numbers that it computes in, None single precision.
     """
     ranks = ranks or Ranks()
-    settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 3"
+    settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 4"
     if crop != DEFAULT_CROP:
         settings += f" {crop}"
     if augmentation != "paper":
         settings += f" {augmentation}"
-    if not (maps or network.normalise_pooled):
-        settings += " not normalised"
     settings += _arithmetic(engine, floats)
     key = ranks.from_first(_key(network, images, settings, maps) if ranks.first else None)
     home = folder / f"{'maps' if maps else 'features'}-{key}"
@@ -285,12 +283,8 @@ def _block(home: Path, start: int) -> Path:
 
 def _key(network: DescriptorNetwork, images: ImageList, settings: str, maps: bool) -> str:
     """A name for exactly these weights, files and settings."""
-    digest = hashlib.sha256(settings.encode())
-    parts = [network.backbone.early_state()] if maps else []
-    for state in parts or [network.backbone.state_dict(), network.pooling.state_dict()]:
-        for name, tensor in sorted(state.items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    weights = digest_weights(network.backbone.early_state()) if maps else digest_trunk(network)
+    digest = hashlib.sha256(f"{settings} {weights}".encode())
     for number, path in enumerate(images.paths):
         digest.update(path.encode())
         try:

@@ -1,6 +1,5 @@
 """The features and maps of the whole collection that rounds need, each computed once."""
 
-import hashlib
 import math
 import tempfile
 from pathlib import Path
@@ -15,9 +14,10 @@ from insclr.engine.choose import open_engine
 from insclr.engine.graph import GraphSource, trunk_digest
 from insclr.engine.protocol import Engine, Head
 from insclr.errors import UserError
+from insclr.files import reserve
 from insclr.methods.method import Needs
 from insclr.model.model_file import weights_of
-from insclr.model.network import DescriptorNetwork
+from insclr.model.network import DescriptorNetwork, digest_trunk
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.training.cpu import short_floats
@@ -63,7 +63,7 @@ class RoundFeatures:
         views = recipe.cached_views if recipe.train != "all" or needs.views else 0
         if recipe.train != "late" and not self._maps_come_later(network, recipe):
             return self._computed(network, recipe, views, maps=False)
-        key = f"{_digest(network)} {views} {_view_settings(recipe)}"
+        key = f"{digest_trunk(network)} {views} {_view_settings(recipe)}"
         if self._latest is None or self._latest[0] != key:
             maps = self.maps(network, recipe)
             floats = self.floats(network, recipe)
@@ -88,6 +88,7 @@ class RoundFeatures:
         self._latest = None  # its room first
         self.cache.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self.cache) as file:  # the mapping keeps it, without a name
+            reserve(file.fileno(), size * torch.float16.itemsize)
             return torch.from_file(file.name, shared=True, size=size, dtype=torch.float16).view(shape)
 
     def maps(self, network: DescriptorNetwork, recipe: RoundRecipe) -> PooledFeatures:
@@ -186,12 +187,3 @@ def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:
     """What the cached views of a round depend on."""
     sizes = recipe.plain_size, recipe.augmented_size, recipe.cached_views
     return *sizes, recipe.crop, recipe.augmentation, recipe.precision
-
-
-def _digest(network: DescriptorNetwork) -> str:
-    digest = hashlib.sha256()
-    for part in (network.backbone, network.pooling):
-        for name, tensor in sorted(part.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
