@@ -45,6 +45,11 @@ def beside(folder: Path, step: int, name: str) -> Path:
     return folder / f"step-{step:07d}.{name}.bank"
 
 
+def copies_beside(folder: Path, step: int) -> dict[str, Path]:
+    """The copies of memory-mapped banks that the checkpoint of `step` has, by the bank's name."""
+    return {file.name.split(".")[1]: file for file in folder.glob(f"step-{step:07d}.*.bank")}
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a round, oldest first."""
     return sorted(path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))

@@ -7,9 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from insclr.checkpoint import copies_beside, save_checkpoint
 from insclr.errors import UserError
 from insclr.memory.bank import MemoryBank, MemoryBanks
+from insclr.memory.banks import open_banks
 from insclr.memory.mapped_bank import MappedBank
+from insclr.ranks import Ranks
 
 
 @pytest.fixture(params=["memory", "file", "shared file"])
@@ -60,23 +63,34 @@ def test_half_precision_rows_are_read_as_float32(tmp_path: Path) -> None:
     assert (tmp_path / "half.bin").stat().st_size == 3 * 4 * 2
 
 
-def test_a_checkpoint_restores_the_rows(bank: MemoryBank, tmp_path: Path) -> None:
-    bank.write(torch.tensor([2, 5]), torch.rand(2, 2))
-    torch.save(bank.state_dict(), tmp_path / "state.pt")
-    other = MemoryBank(6, 2)
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert torch.equal(other.read(torch.arange(6)), bank.read(torch.arange(6)))
+def test_a_checkpoint_restores_the_rows(tmp_path: Path) -> None:
+    banks = open_banks(6, 2, torch.float32, tmp_path, Ranks())
+    banks.write(torch.tensor([3, 5]), torch.rand(2, 2), torch.rand(2, 2))
+    torch.save(banks.state_dict(), tmp_path / "state.pt")
+    other = open_banks(6, 2, torch.float32, tmp_path, Ranks())
+    other.restore(torch.load(tmp_path / "state.pt", weights_only=True), {}, Ranks())
+    assert torch.equal(other.plain.features, banks.plain.features)
+    assert torch.equal(other.augmented.features, banks.augmented.features)
 
 
-def test_a_checkpoint_of_another_size_is_refused() -> None:
-    with pytest.raises(UserError, match="6 rows of 2, this run needs 6 rows of 3"):
-        MemoryBank(6, 3).load_state_dict(MemoryBank(6, 2).state_dict())
+def test_a_checkpoint_of_another_size_is_refused(tmp_path: Path) -> None:
+    state = open_banks(6, 2, torch.float32, tmp_path, Ranks()).state_dict()
+    with pytest.raises(UserError, match=r"is \(6, 2\), this run needs \(6, 3\)"):
+        open_banks(6, 3, torch.float32, tmp_path, Ranks()).restore(state, {}, Ranks())
+
+
+def test_mapped_banks_of_several_ranks_are_taken_over_by_one(tmp_path: Path) -> None:
+    mapped = open_banks(6, 2, torch.float32, tmp_path, Ranks(), in_memory=0)
+    mapped.write(torch.tensor([3]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
+    save_checkpoint(tmp_path, 7, {"banks": mapped.state_dict()}, 1, mapped.files)
+    alone = open_banks(6, 2, torch.float32, tmp_path, Ranks())
+    alone.restore(mapped.state_dict(), copies_beside(tmp_path, 7), Ranks())
+    assert alone.plain.read(torch.tensor([3])).tolist() == [[1, 0]]
+    assert alone.augmented.read(torch.tensor([3])).tolist() == [[0, 1]]
 
 
 def test_both_banks_are_written_together() -> None:
     banks = MemoryBanks(MemoryBank(4, 2), MemoryBank(4, 2))
     banks.write(torch.tensor([3]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
-    other = MemoryBanks(MemoryBank(4, 2), MemoryBank(4, 2))
-    other.load_state_dict(banks.state_dict())
-    assert other.plain.read(torch.tensor([3])).tolist() == [[1, 0]]
-    assert other.augmented.read(torch.tensor([3])).tolist() == [[0, 1]]
+    assert banks.plain.read(torch.tensor([3])).tolist() == [[1, 0]]
+    assert banks.augmented.read(torch.tensor([3])).tolist() == [[0, 1]]

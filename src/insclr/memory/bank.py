@@ -1,13 +1,10 @@
 """Memory banks: one feature row an image."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from insclr.errors import UserError
 from insclr.memory.buffers import Buffers
 
 _READ_ROWS = 512
@@ -82,15 +79,6 @@ class MemoryBank:
         """The rows, for a checkpoint; not a copy."""
         return {"features": self.features}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the rows of a checkpoint."""
-        if state["features"].shape != self._features.shape:
-            raise UserError(
-                f"The memory bank in the checkpoint holds {_size(state['features'])}, this run needs "
-                f"{_size(self._features)}. Resume with the images and the dimension of the first run."
-            )
-        self.fill(state["features"])
-
 
 @dataclass
 class MemoryBanks:
@@ -107,11 +95,6 @@ class MemoryBanks:
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Both banks, for a checkpoint."""
         return {"plain": self.plain.state_dict(), "augmented": self.augmented.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over both banks of a checkpoint."""
-        self.plain.load_state_dict(state["plain"])
-        self.augmented.load_state_dict(state["augmented"])
 
 
 def _last_of_each(ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,8 @@ class RoundBanks(MemoryBanks):
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """For a checkpoint; the rows of mapped banks are left out, as `files` are copied beside it."""
-        return {"plain": {}, "augmented": {}} if self.files else super().state_dict()
+        rows = super().state_dict()  # of mapped banks when all that was written is in their files
+        return {"plain": {}, "augmented": {}} if self.files else rows
 
     def restore(
         self, state: Mapping[str, Mapping[str, Any]], copies: Mapping[str, Path], ranks: Ranks

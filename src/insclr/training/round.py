@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from insclr.checkpoint import beside, load_latest, save_checkpoint
+from insclr.checkpoint import copies_beside, load_latest, save_checkpoint
 from insclr.errors import UserError
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method
@@ -69,7 +69,7 @@ def train_round(this: Round) -> Trained:
     scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16" and torch.cuda.is_available())
     if this.method.needs.momentum:
         this.source.momentum = MomentumNetwork(network, this.method.needs.momentum)
-    step, steps, spent = _resume(this, optimizer)
+    step, steps, spent = _resume(this, optimizer, scaler)
     began = time.monotonic() - spent
 
     title = f"round {this.number} ({recipe.method.title}, {_LAYERS[recipe.train]})"
@@ -99,7 +99,7 @@ def train_round(this: Round) -> Trained:
                 bar.expect(steps)
                 this.tracker.event(this.number, "planned", step=step, steps=steps, seconds_per_step=pace)
             if step % this.checkpoint_every == 0 or planned or step >= steps:
-                _checkpoint(this, step, steps, time.monotonic() - began, optimizer)
+                _checkpoint(this, step, steps, time.monotonic() - began, optimizer, scaler)
     return Trained(step, time.monotonic() - began)
 
 
@@ -245,7 +245,14 @@ def _collect_sums(this: Round) -> None:
     this.sums = total if this.ranks.first else {}
 
 
-def _checkpoint(this: Round, step: int, steps: int, spent: float, optimizer: torch.optim.Optimizer) -> None:
+def _checkpoint(
+    this: Round,
+    step: int,
+    steps: int,
+    spent: float,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
     _collect_sums(this)
     if not this.ranks.first:
         return
@@ -256,6 +263,7 @@ def _checkpoint(this: Round, step: int, steps: int, spent: float, optimizer: tor
         "spent": spent,
         "network": this.network.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "scaler": scaler.state_dict(),  # empty where nothing is scaled
         "method": this.method.state_dict(),
         "sums": dict(this.sums),
     }
@@ -264,15 +272,19 @@ def _checkpoint(this: Round, step: int, steps: int, spent: float, optimizer: tor
     save_checkpoint(this.folder, step, state, this.keep_checkpoints, this.method.files())
 
 
-def _resume(this: Round, optimizer: torch.optim.Optimizer) -> tuple[int, int, float]:
+def _resume(
+    this: Round, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> tuple[int, int, float]:
     """(steps done, steps to do, seconds spent): from the newest checkpoint, else from the beginning."""
     state = load_latest(this.folder)
     if state is None:
         return 0, this.recipe.steps, 0.0
     this.network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
-    copies = {name: beside(this.folder, state["step"], name) for name in this.method.files()}
-    this.method.load_state_dict(state["method"], copies, this.ranks)
+    if state.get("scaler"):
+        scaler.load_state_dict(state["scaler"])
+    # Those that were written, not those that this run would write: it may have other ranks.
+    this.method.load_state_dict(state["method"], copies_beside(this.folder, state["step"]), this.ranks)
     if this.source.momentum is not None:
         this.source.momentum.load_state_dict(state["momentum"])
     this.sums = dict(state["sums"]) if this.ranks.first else {}
