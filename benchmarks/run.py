@@ -44,8 +44,8 @@ the process holds then, in one process for each N. The step is that of a round o
     "pool": """Everybody's neighbours at once; building an index counts. The drawn vectors have the effective rank of
 real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for others. What a rival
 visits is raised until its recall reaches ours. Vectors without neighbourhoods are noticed and searched exactly.""",
-    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more than ten times ahead
-of it, but for photos of 2048 x 1536 that are not decoded yet, where it is twice as fast.""",
+    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more than
+ten times ahead of it, but for photos of 2048 x 1536 that are not decoded yet, where it is twice as fast.""",
     "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is
 the same with the one change named, so a ratio above 1 is a choice that pays. Without bf16
 arithmetic in the processor bf16 is emulated.""",

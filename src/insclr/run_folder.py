@@ -332,6 +332,12 @@ class RunReader(_Folder):
         return self.path / _REPORT
 
     @property
+    def reported(self) -> bool:
+        """Whether the report is there, and of the finished run."""
+        report, model = self.report_file, self.path / MODEL_NAME
+        return report.exists() and report.stat().st_mtime >= model.stat().st_mtime
+
+    @property
     def recipe_text(self) -> str:
         """The recipe as it was written, comments included."""
         return (self.path / _RECIPE).read_text(errors="replace")

@@ -88,6 +88,8 @@ def test_a_table_of_runs_is_made_once_and_kept(small_collection: Path, tmp_path:
     assert table.count("±") == 2
     again = ablate(entries, [place], [0, 1], tmp_path / "out", recipe=str(recipe))
     assert again == table  # nothing was run again: the seconds are the same
+    with pytest.raises(UserError, match="folders of the same name"):
+        ablate(entries, [place, place], [0], tmp_path / "out", recipe=str(recipe))
     with pytest.raises(UserError, match="unknown key"):
         ablate((Entry("x", ("rounds.nonsense=1",)),), [place], [0], tmp_path / "out", recipe=str(recipe))
 

@@ -97,6 +97,27 @@ def test_random_bank_rows_are_negatives_but_for_the_tuple_and_the_nearest(tmp_pa
         assert bank.negative[t].tolist() == [image not in spared for image in range(60)]
 
 
+@pytest.mark.parametrize("candidates", ["anchor", "members"])
+def test_the_nearest_are_no_negatives_whoever_brings_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidates: str
+) -> None:
+    method, start = _prepared(tmp_path, candidates=candidates, ignore_nearest=7, sparsity=0.99, repeats=1)
+    batch, asked = batch_of(method, start), []
+    read = method.banks.augmented.read
+
+    def remembered(ids: torch.Tensor) -> torch.Tensor:
+        asked.append(ids.long())
+        return read(ids)
+
+    monkeypatch.setattr(method.banks.augmented, "read", remembered)
+    (bank,) = method.label(batch, 0, torch.Generator()).bank
+    near = method.pool.ids[batch.ids[:, 0], :7].long()
+    is_near = (asked[-1][:, :, None] == near[:, None]).any(2)  # (T, P)
+    assert is_near.any()
+    assert bank.negative.any()
+    assert not (bank.negative & is_near).any()
+
+
 def test_the_bank_may_stay_out_of_the_loss_at_first(tmp_path: Path) -> None:
     method, start = _prepared(tmp_path, bank_from=3)
     batch = batch_of(method, start)

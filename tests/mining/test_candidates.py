@@ -20,7 +20,6 @@ _POOL = Pool(
 _OVERLAP = Overlap(
     shared=torch.tensor([[0.9, 0.1, 0.9, 0.85, 0.95, 0.9]], dtype=torch.float16),
     mutual=torch.tensor([[True, True, True, False, True, True]]),
-    k=5,
 )
 _THRESHOLDS = Thresholds(similarity=0.45, mined=0.8, k=1, doubtful_overlap=0.2, reach=1)
 

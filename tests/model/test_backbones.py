@@ -101,10 +101,18 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
         create_backbone("resnet50", weights=file)
 
 
-@pytest.mark.parametrize("name", ["cut.safetensors", "cut.pth"])
-def test_a_damaged_weights_file_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cut.safetensors", b"\x10\x00\x00\x00 not weights"),
+        ("cut.pth", b"\x10\x00\x00\x00 not weights"),
+        ("link.pth", b"https://example.org/weights.pth"),
+        ("words.pth", b"quite another thing"),
+    ],
+)
+def test_a_damaged_weights_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     file = tmp_path / name
-    file.write_bytes(b"\x10\x00\x00\x00 not weights")
+    file.write_bytes(content)
     with pytest.raises(UserError, match="not a whole weights file"):
         create_backbone("resnet18", weights=file)
 

@@ -1,11 +1,15 @@
 """The guard: what is not learned from, and what is undone."""
 
+from pathlib import Path
+
 import torch
 from torch.nn import functional
 
 from insclr.methods.method import Prepared
 from insclr.mining.consistency import Consistency
+from insclr.tracking import read_metrics
 from insclr.training.guard import Health, measure, unsafe, worse
+from insclr.training.train import train
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:
@@ -39,3 +43,12 @@ def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_ot
     assert "same pose or place" in unsafe(
         Prepared({}, positive=many, consistency=Consistency(0.1, 0.4, 1000))
     )
+
+
+def test_a_random_last_layer_has_nothing_to_be_compared_with(small_collection: Path, tmp_path: Path) -> None:
+    changes = ("network.start=random", "network.keep_start=0", "network.dim=16", "workers=0")
+    sizes = ("rounds.plain_size=64", "rounds.augmented_size=64", "rounds.cached_views=2", "rounds.steps=2")
+    model = train(small_collection, tmp_path / "run", "fast", changes=(*changes, *sizes))
+    assert model.network.dim == 16
+    seen = [line["action"] for line in read_metrics(tmp_path / "run") if line.get("event") == "guard"]
+    assert seen == ["ok"]  # of the second round: the first began with nothing learned

@@ -286,18 +286,6 @@ def test_an_ignored_image_that_was_selected_stays_a_positive() -> None:
     assert not pairs.negative.any()
 
 
-def test_weights_say_how_much_each_positive_counts() -> None:
-    # The anchor at 0 degrees attracts 60 (0.5) three times as much as 90 (0): (3 * 0.5 + 1 * 0) / 4.
-    angles = torch.deg2rad(torch.tensor([0.0, 60.0, 90.0]))
-    points = torch.stack([angles.cos(), angles.sin()], 1)[None]
-    pairs = label_batch(torch.tensor([[0, 1, 2]]), torch.tensor([[True, True, True]]))
-    only_anchor = torch.zeros_like(pairs.positive)
-    only_anchor[0, 0] = pairs.positive[0, 0]
-    weight = torch.tensor([0.0, 3.0, 1.0]).expand(1, 3, 3)
-    value = contrastive_loss(points, replace(pairs, positive=only_anchor, weight=weight), normalise="mean")
-    assert value.loss.item() == pytest.approx(-(3 * 0.5) / 4 / 3, abs=1e-6)
-
-
 def test_a_tuple_alone_in_the_batch_without_bank_only_attracts() -> None:
     features = torch.tensor([[[1.0, 0.0], [0.6, 0.8]]])
     pairs = label_batch(torch.tensor([[0, 1]]), torch.tensor([[True, True]]))

@@ -7,7 +7,7 @@ from PIL import Image
 
 from insclr.data.images import list_images
 from insclr.recipe import Recipe, load_recipe
-from insclr.training.request import at_fitting_size
+from insclr.training.request import at_fitting_size, wanted_recipe
 
 
 def sizes(recipe: Recipe) -> set[int]:
@@ -43,3 +43,10 @@ def test_a_size_set_by_hand_holds(change: str, photos: Path) -> None:
 def test_the_large_size_itself_can_be_set(photos: Path) -> None:
     recipe = load_recipe("fast", ("large_size=240", "rounds.0.plain_size=96"))
     assert sizes(at_fitting_size(recipe, list_images(photos))) == {240, 0}
+
+
+def test_a_recipe_at_hand_is_changed_as_a_named_one_is(tmp_path: Path) -> None:
+    asked = ("minutes=20.0", "rounds.4.steps=7")
+    changed = wanted_recipe(tmp_path, load_recipe("default"), asked, resume=False)
+    assert changed == load_recipe("default", asked)
+    assert (changed.minutes, changed.rounds[4].steps) == (20, 7)

@@ -88,3 +88,14 @@ def test_killed_after_the_model_was_written_a_run_still_gets_its_report(
     assert (run / "model.safetensors").read_bytes() == model
     assert "broken.png" in (run / "report.html").read_text()
     assert "broken.png,not an image" in (run / "skipped.csv").read_text()
+
+
+def test_a_report_of_the_unfinished_run_gives_way_to_that_of_the_finished_one(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    killed(small_collection, run, "insclr.training.stages", "save_model", 1)
+    (run / "report.html").write_text("as it was half-way")
+    os.utime(run / "report.html", (0, 0))
+    train(small_collection, run, "fast", changes=SMALL, resume=True)
+    assert "half-way" not in (run / "report.html").read_text()

@@ -211,8 +211,8 @@ def ablate(
     recipe: Annotated[
         str, typer.Option(help="The recipe that the entries change; empty = the table's own.")
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each entry.")] = 3,
-    parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Runs of each entry.", min=1)] = 3,
+    parallel: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
     budget: Annotated[
         Budget, typer.Option(help="rivals: what all have as much of as fast, images seen or minutes.")
     ] = Budget.images,

@@ -62,11 +62,13 @@ def export_module(
     """
     module = module.eval()
     odd = (size * 3 // 4 | 1, size + 9 | 1)
-    any_size = [test_images(size, size, 1), test_images(*odd, 2), *([] if photos is None else [photos])]
+    any_size = [drawn_images(size, size, 1), drawn_images(*odd, 2), *([] if photos is None else [photos])]
     reasons = []
     for one_size in (False, True) if square else (False,):
         tests = (
-            [*any_size[2:], test_images(size, size, 1), test_images(size, size, 3)] if one_size else any_size
+            [*any_size[2:], drawn_images(size, size, 1), drawn_images(size, size, 3)]
+            if one_size
+            else any_size
         )
         try:
             content = _traced(module, outputs, size, one_size)
@@ -77,7 +79,7 @@ def export_module(
     raise CannotExport(f"{name} cannot be expressed as a graph: {'; '.join(reasons)}")
 
 
-def test_images(height: int, width: int, count: int) -> Tensor:
+def drawn_images(height: int, width: int, count: int) -> Tensor:
     """Drawn test images (count, 3, height, width): coloured patches with some noise, dark and bright in turn."""
     generator = torch.Generator().manual_seed(height * 10_007 + width * 101 + count)
     patches = torch.rand(count, 3, 6, 6, generator=generator)
@@ -122,7 +124,7 @@ def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool
             warnings.simplefilter("ignore")  # what they warn of is verified
             torch.onnx.export(
                 module,
-                (test_images(size, size, 2).to(device),),
+                (drawn_images(size, size, 2).to(device),),
                 made,  # type: ignore[arg-type]
                 dynamo=False,
                 opset_version=OPSET,

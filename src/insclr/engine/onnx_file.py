@@ -1,5 +1,6 @@
 """A model as an ONNX file for other programs: the whole network, verified on photos, in three precisions."""
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.pixels import fitted
-from insclr.engine.export import OPSET, export_whole, test_images
+from insclr.engine.export import OPSET, drawn_images, export_whole
 from insclr.engine.graph import CannotExport
 from insclr.engine.protocol import Features
 from insclr.errors import UserError
@@ -25,6 +26,7 @@ from insclr.model.model_file import Model
 
 Precision = Literal["fp32", "fp16", "int8"]
 _PHOTOS = 64  # enough to see how far values reach, and to verify
+_AT_ONCE = 8  # photos in one forward pass
 _SPREAD = 97  # a prime: photos are taken from all over a list
 
 
@@ -59,10 +61,11 @@ def write_onnx(
     if precision == "int8" and photos is None:
         raise UserError("int8 must see how far values reach: pass --photos DIR with photos like yours.")
     size = model.recipe.descriptor.size
-    pixels = _pixels(photos, size) if photos is not None else test_images(size, size, 3).numpy()
+    pixels = _pixels(photos, size) if photos is not None else drawn_images(size, size, 3).numpy()
     network = model.network.cpu().eval()
     try:
-        made = export_whole(network, size, torch.from_numpy(pixels))
+        # Some of them: at a large size all together would take more memory than there is.
+        made = export_whole(network, size, torch.from_numpy(pixels[:_AT_ONCE]))
     except CannotExport as error:
         raise UserError(f"{error}. Describe with torch (--engine torch) instead.") from error
     content = {"fp32": _same, "fp16": _halved, "int8": _quantised}[precision](made.content, pixels)
@@ -78,7 +81,7 @@ def write_onnx(
     }
     onnx.helper.set_model_props(graph, about)
     with torch.no_grad():
-        expected = network(torch.from_numpy(pixels)).numpy()
+        expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in _parts(pixels)])
     content = graph.SerializeToString()
     cosine = float((expected * _run(content, pixels)).sum(axis=1).min())
     with whole_file(out) as scratch:
@@ -158,8 +161,8 @@ def _quantised(content: bytes, pixels: Features) -> bytes:
 
 def _run(content: bytes, pixels: Features) -> Features:
     session: Any = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    parts = [
-        session.run(["descriptor"], {"images": part})[0]
-        for part in np.array_split(pixels, max(1, len(pixels) // 8))
-    ]
-    return np.concatenate(parts)
+    return np.concatenate([session.run(["descriptor"], {"images": part})[0] for part in _parts(pixels)])
+
+
+def _parts(pixels: Features) -> list[Features]:
+    return np.array_split(pixels, math.ceil(len(pixels) / _AT_ONCE))

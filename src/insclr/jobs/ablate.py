@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -156,6 +157,7 @@ def ablate(
 
     Every run is an `insclr train --resume` in a process of its own: an interrupted ablation goes on where it was.
     """
+    require_own_names(sets)
     entries = [replace(entry, recipe=entry.recipe or recipe) for entry in entries]
     jobs = [(entry, place, seed) for place in sets for seed in seeds for entry in entries]
     done = run_all(jobs, out, parallel)
@@ -165,6 +167,12 @@ def ablate(
     with whole_file(out / "table.md") as scratch:
         scratch.write_text(table)
     return table
+
+
+def require_own_names(sets: Sequence[LabelledSet]) -> None:
+    """Refuse sets that could not be told apart."""
+    if len({place.name for place in sets}) < len(sets):
+        raise UserError("Two sets lie in folders of the same name: rename one, results are kept by it.")
 
 
 def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int) -> list[Outcome]:
@@ -225,11 +233,18 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
         command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
     )
     if ended.returncode:
-        raise UserError(f"{entry.name} on {place.name}, seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
+        raise UserError(f"{entry.name} on {place.name}, seed {seed}: {_why(ended)}")
     outcome = _outcome(entry, place, seed, fingerprint, folder, time.monotonic() - began)
     with whole_file(kept) as scratch:
         scratch.write_text(json.dumps(outcome.__dict__))
     return outcome
+
+
+def _why(ended: subprocess.CompletedProcess[str]) -> str:
+    """Why a run did not come to its end: its last words, unless it was killed in the middle of them."""
+    if ended.returncode < 0:
+        return f"it was ended by {signal.Signals(-ended.returncode).name}"
+    return (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
 
 
 def _outcome(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.jobs.ablate import Entry, LabelledSet, Outcome, interval, run_all, try_all
+from insclr.jobs.ablate import Entry, LabelledSet, Outcome, interval, require_own_names, run_all, try_all
 from insclr.recipe import load_recipe
 from insclr.report.rivals import RivalRow, write_rivals
 
@@ -135,8 +135,7 @@ def compare_rivals(
         known = ", ".join(one.name for one in CONTENDERS)
         raise UserError(f"There is no row {sorted(unknown)[0]!r}: choose from {known}.")
     chosen = [one for one in CONTENDERS if not names or one.name in NEEDED | set(names)]
-    if len({place.name for place in sets}) < len(sets):
-        raise UserError("Two sets lie in folders of the same name: rename one, results are kept by it.")
+    require_own_names(sets)
     results: list[_Result] = []
     without: list[str] = []
     for place in sets:
@@ -208,10 +207,10 @@ def _steps_in_the_same_time(
 ) -> dict[str, int]:
     """So many steps of each contender take as long as the training of `fast`, by the pace of a run of its own."""
     timed = [one for one in chosen if one.has_grid]
-    (yardstick,) = run_all(
-        [(Contender(YARDSTICK, "ours", "fast", (ONE_SIZE,)).entry(), place, seed)], out, parallel
-    )
-    outcomes = try_all([(one.entry(LEARNING_RATES[1]), place, seed) for one in timed], out, parallel)
+    # Without its guard, which may leave all rounds out: the rivals would have no time at all.
+    fast = Contender(YARDSTICK, "ours", "fast", (ONE_SIZE, "guard=false")).entry()
+    (yardstick,) = run_all([(fast, place, seed)], out, parallel)
+    outcomes = try_all([(one.entry(MIDDLE_RATE), place, seed) for one in timed], out, parallel)
     steps = {}
     for one, outcome in zip(timed, outcomes, strict=True):
         if isinstance(outcome, Outcome):

@@ -54,7 +54,7 @@ def train(
         engine=engine,
     )
     # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
-    if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).report_file.exists()):
+    if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).reported):
         with working("writing the report"):
             write_report(out)
     return model

@@ -49,5 +49,6 @@ def whiten_model(
         if isinstance(network.fc, nn.Linear):
             layer = compose(network.fc, layer)
     network.fc, network.dim = layer, dim
-    recipe = model.recipe.with_(network=model.recipe.network.with_(dim=dim, bias=True))
+    layers = model.recipe.network.with_(dim=dim, bias=True, normalise_pooled=network.normalise_pooled)
+    recipe = model.recipe.with_(network=layers)
     save_model(out, network, recipe, model.notes)

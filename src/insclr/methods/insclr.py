@@ -57,7 +57,7 @@ class InsclrMethod(Method):
         self.banks = open_banks(len(start), start.network.dim, dtype, start.folder, start.ranks)
         fill_banks(self.banks, start.network, start.plain, start.ranks)
         # An untrained layer has nothing to say yet, so the first pool goes without it.
-        descriptors = start.plain if start.untrained_fc else self.banks.plain.features
+        descriptors = start.descriptors if start.untrained_fc else self.banks.plain.features
         pool = round_pool(descriptors, self.settings.pool, start.folder, start.ranks, start.device)
         self.sampler = TupleSampler(pool.ids, start.tuples, settings.neighbours, start.seed)
         self.pool = map_large_pool(pool, start.folder, start.ranks)
@@ -84,7 +84,7 @@ class InsclrMethod(Method):
             if mined is not None:
                 pairs = replace(
                     pairs,
-                    bank=(self._pool_pairs(mined),),
+                    bank=(self._pool_pairs(mined, batch.ids[:, 0]),),
                     mined_ids=mined.pool_ids,
                     mined=mined.expansion.positives,
                 )
@@ -172,17 +172,21 @@ class InsclrMethod(Method):
 
     def _is_near(self, anchors: Tensor, ids: Tensor) -> Tensor:
         """Which of `ids` (J,) are among the anchors' so many nearest that are never negatives: (T, J) bool."""
-        nearest = self.pool.ids[anchors.cpu(), : self.settings.ignore_nearest].to(ids)
+        nearest = self._nearest(anchors)
         return contains(nearest, torch.ones_like(nearest, dtype=torch.bool), ids)
 
-    def _pool_pairs(self, mined: _Mined) -> BankPairs:
+    def _nearest(self, anchors: Tensor) -> Tensor:
+        """The images (T, n) that are never negatives of these anchors."""
+        return self.pool.ids[anchors.cpu(), : self.settings.ignore_nearest].to(anchors)
+
+    def _pool_pairs(self, mined: _Mined, anchors: Tensor) -> BankPairs:
         """The pool in the loss: mined candidates attract, the rest repels unless it is ignored or left out."""
         positive, ids = mined.expansion.positives, mined.pool_ids
         negative = mined.eligible & ~positive
         if self.settings.ignore_above != "off":
             negative &= mined.pool_similarities < self.settings.ignore_above
-        if self.settings.ignore_nearest and self.settings.candidates == "anchor":
-            negative[:, : self.settings.ignore_nearest] = False
+        if self.settings.ignore_nearest:
+            negative &= eligible_candidates(ids, self._nearest(anchors))
         if not self.settings.pool_negatives:
             # The rest of the pool plays no part: only the mined rows need to be read.
             columns, positive = compact(positive)

@@ -52,7 +52,7 @@ class ManifoldMining(Method):
         def find() -> dict[str, Tensor]:
             return nearest_both_ways(normalize(start.plain.float(), dim=1), nearest)
 
-        near = found_once("manifold", start, find)
+        near = found_once(f"manifold-{nearest}", start, find)
         self._space, self._manifold = near["space"], near["manifold"]  # (N, nearest) each
         hard_positive = ~_is_in(self._manifold, self._space)
         self._hard_negative = ~_is_in(self._space, self._manifold)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
@@ -71,7 +72,8 @@ class RoundStart:
     def descriptors(self) -> Tensor:
         """Unit descriptors (N, D) of the plain views; the pooled features where the FC is untrained."""
         if self.untrained_fc:
-            return self.plain
+            normal = self.network.normalise_pooled
+            return self.plain if normal else normalize(self.plain.float(), dim=1).to(self.plain.dtype)
         described = torch.empty(len(self), self.network.dim, dtype=precision_of(len(self)))
         for rows in torch.arange(len(self)).split(_BLOCK_ROWS):
             described[rows] = self.network.describe_pooled(self.plain[rows]).to(described.dtype)

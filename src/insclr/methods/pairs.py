@@ -24,7 +24,6 @@ class Pairs:
     query: Tensor  # (T, M) bool: i ranges over these slots, the anchor and the selected
     positive: Tensor  # (T, M, B) bool over the images of the whole batch
     negative: Tensor  # (T, M, B) bool
-    weight: Tensor | None = None  # (T, M, B) how much each positive counts; None = all alike
     bank: tuple[BankPairs, ...] = ()
     mined_ids: Tensor | None = None  # (T, P) images mined beyond the tuple, for the log
     mined: Tensor | None = None  # (T, P) bool: which of them are positives

@@ -36,7 +36,7 @@ class ScanNn(Method):
             # One more than is used: a tuple must leave a candidate in the pool.
             return {"ids": round_pool(features, nearest + 1, start.folder, start.ranks, start.device).ids}
 
-        ids = found_once("neighbours", start, find)["ids"]  # (N, nearest + 1)
+        ids = found_once(f"neighbours-{nearest}", start, find)["ids"]  # (N, nearest + 1)
         positive = torch.ones_like(ids, dtype=torch.bool)
         positive[:, nearest:] = False
         self._near = ids[:, :nearest].long()

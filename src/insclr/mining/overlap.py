@@ -28,7 +28,6 @@ class Overlap:
 
     shared: Tensor  # (N, P) float16: share of the image's query set that is in the candidate's
     mutual: Tensor  # (N, P) bool: each is among the other's k nearest (the query set is the anchor alone)
-    k: int
 
 
 def neighbour_overlap(pool_ids: Tensor, k: int, rows: Tensor | None = None) -> Overlap:
@@ -46,7 +45,7 @@ def neighbour_overlap(pool_ids: Tensor, k: int, rows: Tensor | None = None) -> O
     for places in torch.arange(len(rows)).split(block):
         candidates = pool_ids[rows[places]].long()  # (B, P)
         shared[places], mutual[places] = _overlap(rows[places], candidates, pool_ids[:, :k], in_set)
-    return Overlap(shared, mutual, k)
+    return Overlap(shared, mutual)
 
 
 def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, in_set: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,14 +43,14 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and name[0] != "_")
 
 
-def load_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
-    """A named recipe or a TOML file, with `key=value` changes such as `rounds.0.lr=1e-5` applied.
+def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = ()) -> Recipe:
+    """A named recipe, a TOML file or a recipe at hand, with `key=value` changes such as `rounds.0.lr=1e-5` applied.
 
     `rounds.lr=...` without a number changes every round. Keys of the file that a change leaves unread are dropped
     (`rounds.method.variant=A` makes k meaningless); a change that nothing reads is an error.
     """
     try:
-        table = _read(name)
+        table = tomllib.loads(to_toml(name)) if isinstance(name, Recipe) else _read(name)
         from_table(table)  # what the file says must hold by itself
         said = {key for change in changes for key in _apply(table, change)}
         if "large_size" not in said and any(key.endswith(_SIZES) for key in said):

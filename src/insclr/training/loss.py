@@ -43,7 +43,7 @@ def contrastive_loss(
     rows = features.reshape(-1, dim)
     in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
     sums = _Sums(in_batch.new_zeros(pairs.query.shape), margin)
-    sums.add(in_batch, pairs.positive, pairs.negative, pairs.weight)
+    sums.add(in_batch, pairs.positive, pairs.negative)
     query = pairs.query[..., None]  # (T, M, 1)
     for bank in pairs.bank:
         positive = None if bank.positive is None else query & bank.positive[:, None]
@@ -62,8 +62,7 @@ def softmax_loss(
     tuples, slots, dim = features.shape
     rows = features.reshape(-1, dim)
     in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
-    positive = pairs.positive if pairs.weight is None else pairs.positive * pairs.weight
-    sources = [(in_batch, positive, pairs.negative)]
+    sources = [(in_batch, pairs.positive, pairs.negative)]
     query = pairs.query[..., None]  # (T, M, 1)
     for bank in pairs.bank:
         negative = query & bank.negative[:, None]
@@ -106,7 +105,7 @@ class _Sums:
         self.attract, self.repel, self.negative_sum = zero, zero, zero.clone()
         self.positives, self.active, self.negatives = zero.clone(), zero.clone(), zero.clone()
 
-    def add(self, s: Tensor, positive: Tensor | None, negative: Tensor, weight: Tensor | None = None) -> None:
+    def add(self, s: Tensor, positive: Tensor | None, negative: Tensor) -> None:
         """Take in the similarities (T, M, J) to one source of images, with their labels."""
         above = negative & (s.detach() > self.margin)
         self.repel = self.repel + (s * above).sum(2)
@@ -114,9 +113,8 @@ class _Sums:
         self.negatives += negative.sum(2)
         self.negative_sum += (s.detach() * negative).sum(2)
         if positive is not None:
-            counted = positive if weight is None else positive * weight
-            self.attract = self.attract + (s * counted).sum(2)
-            self.positives += counted.sum(2)
+            self.attract = self.attract + (s * positive).sum(2)
+            self.positives += positive.sum(2)
 
     def value(self, query: Tensor, normalise: str) -> LossValue:
         """The loss of the whole."""

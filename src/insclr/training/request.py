@@ -16,7 +16,7 @@ def wanted_recipe(
 ) -> Recipe:
     """The recipe that was asked for; a resumed run has its own."""
     if isinstance(recipe, Recipe):
-        return recipe
+        return load_recipe(recipe, changes) if changes else recipe
     kept = kept_recipe(out) if resume else None
     return load_recipe(recipe or kept or "default", changes)
 

@@ -298,7 +298,7 @@ class Training:
         return trained
 
     def _health(self, start: RoundStart) -> Health | None:
-        if not len(start.views):
+        if start.untrained_fc or not len(start.views):
             return None
         return measure(start.descriptors, lambda some: self.network.describe_pooled(start.views[0][some]))
 

@@ -13,6 +13,7 @@ from insclr.ranks import joined
 from insclr.recipe import Recipe
 from insclr.retrieval.asking import require_said
 from insclr.run_folder import RunFolder
+from insclr.training.fit import fit_to_collection
 from insclr.training.request import (
     at_fitting_size,
     remembered,
@@ -55,11 +56,12 @@ def train(
     if answers is not None and not resume:
         require_said(answers)
     with joined() as ranks:
-        for each in wanted.rounds:
-            if each.train == "all":
-                ranks.share(each.tuples)  # refuses too many ranks now rather than in hours
         listed = wanted_images(images, out, resume) if ranks.first else None
         wanted = ranks.from_first(at_fitting_size(wanted, listed) if listed is not None else None)
+        photos = ranks.from_first(None if listed is None else len(listed))
+        for each in wanted.rounds:
+            if each.train == "all":  # refuses too many ranks now rather than in hours
+                ranks.share(fit_to_collection(each, photos).tuples)
         with ranks.in_turn():
             given = {
                 "images": "" if isinstance(images, ImageList) else _absolute(images),

@@ -65,7 +65,7 @@ class Watch:
 
     def skipped(self, number: int, reason: str, found: float | None) -> None:
         """Note that the guard left a round out."""
-        message = f"Round {number} was left out: {reason}. The model keeps its start."
+        message = f"Round {number} was left out: {reason}. It changed nothing."
         self.tracker.event(number, "guard", step=0, message=message, action="skip", pairs=found)
 
     def guarded(self, number: int, steps: int, after: Health, reason: str) -> None:
@@ -102,7 +102,9 @@ class Watch:
         known = (self.instances >= 0).nonzero()[:, 0].tolist()
         paths = tuple(self.images.paths[i] for i in known)
         names = tuple(str(int(self.instances[i])) for i in known)
-        found = evaluate_labels(descriptors[known].float(), Labels(self.images.root, paths, names))
+        labels = Labels(self.images.root, paths, names)
+        # A photo that is gone by now is no reason to stop: labels only measure here.
+        found = evaluate_labels(descriptors[known].float(), labels, allow_missing=True)
         return {"map": found.map, "recall_at_1": found.recall(1)}
 
 
