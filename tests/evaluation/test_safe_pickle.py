@@ -138,6 +138,26 @@ def test_an_array_whose_parts_do_not_fit_is_refused(tmp_path, old, new):
         load_pickle(tmp_path / "truth.pkl")
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [b"\x80\x02K\x01r\x00\x00\x00\x20.", b"K\x01p536870912\n."],
+    ids=["a far place", "a far place in letters"],
+)
+def test_a_few_bytes_do_not_take_gigabytes(tmp_path, payload):
+    (tmp_path / "truth.pkl").write_bytes(payload)
+    code = (
+        "import resource, sys\nfrom insclr.errors import UserError\n"
+        "from insclr.evaluation.safe_pickle import load_pickle\n"
+        "try:\n    load_pickle(sys.argv[1])\nexcept UserError as error:\n    print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    )
+    said, peak = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "truth.pkl"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "not a whole pickle" in said
+    assert int(peak) < 500_000_000
+
+
 def test_what_refers_to_itself_a_billion_times_is_read_once(tmp_path):
     nested: list[Any] = [np.arange(2)]
     for _ in range(60):

@@ -4,8 +4,10 @@ Arrays are put together here from their parts. numpy's own functions believe wha
 bytes can make them read and write beyond it.
 """
 
+import io
 import math
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.errors import UserError
-from insclr.files import open_file
+from insclr.files import read_bytes
+
+_MOST_BYTES = 1_000_000_000  # that of a million distractors' names has a tenth of it
 
 
 def load_pickle(file: Path | str) -> object:
@@ -25,8 +29,17 @@ def load_pickle(file: Path | str) -> object:
     Nothing from the file is ever run. Pickles written by Python 2 are read as Latin-1.
     """
     file = Path(file)
-    with _explained(file), open_file(file) as stream:
-        return _plain(_RestrictedUnpickler(stream, encoding="latin1").load(), {})
+    with _explained(file):
+        content = read_bytes(file, _MOST_BYTES)
+        _require_near_places(content)
+        return _plain(_RestrictedUnpickler(io.BytesIO(content), encoding="latin1").load(), {})
+
+
+def _require_near_places(content: bytes) -> None:
+    """Refuse to remember a value under a number that nobody counts to: Python makes room for all numbers below it."""
+    for opcode, argument, _ in pickletools.genops(content):
+        if "PUT" in opcode.name and (argument or 0) > len(content):
+            raise ValueError(f"a value is to be remembered as number {argument}")
 
 
 @contextmanager
@@ -132,8 +145,10 @@ def _objects(raw: Any, count: int, memo: dict[int, object]) -> NDArray[Any]:
 
 
 def _numbers(raw: Any, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    if not isinstance(raw, str | bytes | bytearray):
+        raise ValueError("an array without its numbers")
     content = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)
-    if not isinstance(raw, str | bytes | bytearray) or len(content) != count * kind.itemsize:
+    if len(content) != count * kind.itemsize:
         raise ValueError("an array of another length")
     if kind.kind == "U" and (np.frombuffer(content, f"{kind.byteorder}u4") > 0x10FFFF).any():
         raise ValueError("letters that there are not")
