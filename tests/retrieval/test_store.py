@@ -278,6 +278,21 @@ def test_a_reader_sees_what_a_writer_adds(tmp_path: Path) -> None:
     assert reader.search(unit_vectors(3)[2:], 1).ids[0, 0] == store.rows_by_path()["a/2.jpg"].id
 
 
+def test_a_reader_has_the_descriptors_of_rows_just_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.retrieval.store.local._RELOAD_SHARE", 1e-9)  # searches put a reload off
+    store = create_store(tmp_path / "s", INFO)
+    store.upsert(pictures(2), unit_vectors(2))
+    reader = open_store(tmp_path / "s")
+    assert reader.ids().tolist() == [1, 2]
+    store.upsert(pictures(3), unit_vectors(3))
+    ids = [row.id for row in reader.rows_by_path().values()]
+    np.testing.assert_allclose(reader.descriptors(ids), unit_vectors(3), atol=1e-3)
+    with pytest.raises(KeyError):
+        reader.descriptors([99])
+
+
 def test_the_database_survives_without_its_cache(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", INFO)
     store.upsert(pictures(3), unit_vectors(3))

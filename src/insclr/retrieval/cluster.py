@@ -40,9 +40,11 @@ def cluster(
     curve = score_curve_of(store)
     cutoff, average = curve.similarity_at(likely), curve.similarity_at(together)
     ids = store.ids()
-    descriptors = store.descriptors(ids)  # (rows, dim)
-    place = {int(one): i for i, one in enumerate(ids)}
+    descriptors = store.descriptors(ids)
     rows = {row.id: row for row in store.rows_by_path().values()}
+    there = np.isin(ids, list(rows))  # a writer may have deleted some since
+    ids, descriptors = ids[there], descriptors[there]  # descriptors: (rows, dim)
+    place = {int(one): i for i, one in enumerate(ids)}
     hashes = [rows[int(one)].image.hash for one in ids]
     known = known_places(links or Links(), hashes)
     apart = both_ways(known.apart)
