@@ -164,6 +164,8 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
     ("content", "message"),
     [
         ("a,b\n1,2\n", "columns one, other and same"),
+        ("one,other,same\ncaf\udce9.png,thing3-1.png,yes\n", "UTF-8"),
+        ('one,other,same\n"thing3-0.png', "line 2: malformed CSV"),
         ("one,other,same\nthing3-0.png,thing3-1.png,perhaps\n", "line 2: same must be yes or no"),
         ("one,other,same\nthing3-0.png,nowhere.png,yes\n", r"line 2: nowhere.png is not in"),
     ],
@@ -171,7 +173,7 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
 def test_answers_that_make_no_sense_are_told(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
-    (tmp_path / "answers.csv").write_text(content)
+    (tmp_path / "answers.csv").write_text(content, errors="surrogateescape")
     status, said = _answer(capsys, "calibrate", store, "--answers", tmp_path / "answers.csv")
     assert (status, message in said) == (2, True)
     status, said = _answer(capsys, "calibrate", store, "--column", "colour")

@@ -1,16 +1,16 @@
 """Stores: index, search, duplicates, cluster, what people said of them, and scores by that."""
 
-import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insclr.api.models import AnyModel, load, require
+from insclr.data.cells import text_of_cell
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, as_list, as_picture, is_several
+from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.files import open_text
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
@@ -239,16 +239,13 @@ def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":
         return []
     rows = store.rows_by_path()
     found = []
-    with open_text(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.DictReader(text)
-        if not {"one", "other", "same"} <= set(reader.fieldnames or ()):
-            raise UserError(f"{file}: the first line must name the columns one, other and same.")
-        for line in reader:
-            same = (line["same"] or "").strip().lower()
-            if same not in ("yes", "no"):
-                raise UserError(f"{file}, line {reader.line_num}: same must be yes or no, not {same!r}.")
-            missing = [path for path in (line["one"], line["other"]) if path not in rows]
-            if missing:
-                raise UserError(f"{file}, line {reader.line_num}: {missing[0]} is not in {store.uri}.")
-            found.append(Answer(rows[line["one"]].id, rows[line["other"]].id, same == "yes"))
+    for number, cells in read_table(file, ("one", "other", "same")):
+        one, other = text_of_cell(cells["one"]), text_of_cell(cells["other"])
+        same = cells["same"].strip().lower()
+        if same not in ("yes", "no"):
+            raise UserError(f"{file}, line {number}: same must be yes or no, not {same!r}.")
+        missing = [path for path in (one, other) if path not in rows]
+        if missing:
+            raise UserError(f"{file}, line {number}: {missing[0]} is not in {store.uri}.")
+        found.append(Answer(rows[one].id, rows[other].id, same == "yes"))
     return found

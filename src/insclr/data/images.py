@@ -19,13 +19,13 @@ from insclr.data.formats import (
     not_read_lines,
     on_disk,
 )
+from insclr.data.table import SEPARATORS, separator_of
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
 from insclr.progress import working
 
 logger = logging.getLogger(__name__)
 
-_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
 _PROBED = 100
 
@@ -183,7 +183,7 @@ def _read_text(source: Path) -> ImageList:
 
 def _read_csv(source: Path) -> ImageList:
     text = _text_of(source)
-    separator = separator_of(text)
+    separator = separator_of(text, "path")
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, strict=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
@@ -197,7 +197,7 @@ def _read_csv(source: Path) -> ImageList:
                 if len(row) != len(header):
                     raise UserError(
                         f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
-                        f"Quote a field that holds a {_SEPARATORS[separator]}."
+                        f"Quote a field that holds a {SEPARATORS[separator]}."
                     )
                 rows.append((start, row))
             start = reader.line_num + 1
@@ -209,16 +209,6 @@ def _read_csv(source: Path) -> ImageList:
     paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
     columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
     return ImageList(source.parent, paths, columns)
-
-
-def separator_of(text: str) -> str:
-    """What separates the columns of a CSV: a comma, or what the spreadsheets of many countries write instead.
-
-    The `path` column that every list has tells them apart.
-    """
-    header = text.lstrip("\ufeff").split("\n", 1)[0]
-    columns = {sign: [name.strip().strip('"') for name in header.split(sign)] for sign in _SEPARATORS}
-    return next((sign for sign in _SEPARATORS if "path" in columns[sign]), ",")
 
 
 def _read_parquet(source: Path) -> ImageList:
