@@ -22,6 +22,7 @@ from insclr.retrieval.store import (
     open_store,
     parse_where,
 )
+from insclr.retrieval.store import milvus as milvus_module
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
 
@@ -207,6 +208,19 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
     monkeypatch.setattr(store._server._client, "search", gone)  # type: ignore[attr-defined]
     with pytest.raises(StoreUnavailable, match="does not answer as it should: Deadline Exceeded"):
         store.search(unit_vectors(1), 1)
+
+
+def test_a_damaged_milvus_store_is_named(lite_uri: str) -> None:
+    store = create_store(lite_uri, INFO)
+    assert isinstance(store, MilvusStore)
+    store._server.create(store._journal, milvus_module._note_fields())
+    store._server.upsert(store._journal, [milvus_module._text("1", "no entry")])
+    with pytest.raises(UserError, match="is damaged"):
+        store.journal()
+    store.set_note("info", "{}")
+    store.close()
+    with pytest.raises(UserError, match="is damaged"):
+        open_store(lite_uri)
 
 
 def test_a_milvus_lite_file_is_a_store_too(tmp_path: Path) -> None:

@@ -58,11 +58,15 @@ def is_several(given: object) -> TypeGuard[Sequence[Any]]:
 
 def _as_rgb(picture: Picture) -> Image.Image:
     if isinstance(picture, np.ndarray):
+        refused = UserError(
+            f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
+        )
         if picture.dtype != np.uint8 or picture.ndim not in (2, 3):
-            raise UserError(
-                f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
-            )
-        picture = Image.fromarray(picture)
+            raise refused
+        try:
+            picture = Image.fromarray(picture)
+        except (TypeError, ValueError):  # Pillow knows how many channels there may be
+            raise refused from None
     return picture.convert("RGB")
 
 
