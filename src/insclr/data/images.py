@@ -1,6 +1,7 @@
 """The IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
 
 import csv
+import io
 import logging
 import os
 import re
@@ -176,7 +177,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _read_text(source: Path) -> ImageList:
-    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).splitlines(), start=1)]
+    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).split("\n"), start=1)]
     kept = [(number, line) for number, line in rows if line and not line.startswith("#")]
     return ImageList(source.parent, _unique_paths(source, kept, "line"))
 
@@ -184,7 +185,7 @@ def _read_text(source: Path) -> ImageList:
 def _read_csv(source: Path) -> ImageList:
     text = _text_of(source)
     separator = separator_of(text, "path")
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
     start = 1  # the line the record at hand begins on: a quoted field may hold line ends
