@@ -37,7 +37,6 @@ MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
 _SPARE = 2  # results looked at for each one asked for, since copies are folded into one
-_MOST_FILTERED = 16_384  # rows that Milvus gives at once
 _asmk = AsmkSearch()
 
 
@@ -242,7 +241,8 @@ def _by_asmk(
         raise UserError("--ranking asmk needs the picture of the query itself")
     ids, scores = _asmk.scores(store, cells)
     if where is not None:
-        met = store.search(joined_queries(queries), min(store.count(), _MOST_FILTERED), where).ids[0]
+        # All of them: what local descriptors find may be far by the descriptors of whole images.
+        met = store.search(joined_queries(queries), store.count(), where).ids[0]
         kept = np.isin(ids, met)
         ids, scores = ids[kept], scores[kept]
     ids = ids[np.argsort(-scores, kind="stable")[:top]]
