@@ -78,6 +78,18 @@ def test_a_folder_of_queries_gives_a_json_line_each(
     assert lines[1]["matches"][0]["columns"] == {"instance": "thing1"}
 
 
+def test_the_command_gives_a_json_line_for_each_photo_of_a_list(
+    store: Path, small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    (tmp_path / "list.txt").write_text(f"bad.png\n{small_collection / 'thing1-0.png'}\n")
+    status, said = _answer(capsys, "search", store, tmp_path / "list.txt", "--top", "1")
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert status == 0
+    assert [line["query"] for line in lines] == ["bad.png", str(small_collection / "thing1-0.png")]
+    assert "error" in lines[0]
+
+
 def test_mistakes_are_told(store: Path, small_collection: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"nothing")
     photo = small_collection / "thing1-0.png"

@@ -26,7 +26,7 @@ def as_list(images: Images) -> ImageList:
         return images
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
-        if path.suffix.lower() in _LISTS or not on_disk(path).is_file():
+        if not is_single(path):
             return list_images(path)
         images = [path]
     paths = tuple(Path(one).expanduser().as_posix() for one in images)
@@ -36,6 +36,11 @@ def as_list(images: Images) -> ImageList:
     if not paths:
         raise UserError("No images were given.")
     return ImageList(Path(), paths)
+
+
+def is_single(path: Path) -> bool:
+    """Whether this is one image and not a folder or list of them."""
+    return path.suffix.lower() not in _LISTS and on_disk(path).is_file()
 
 
 def in_memory(images: object) -> list[Image.Image] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
-from insclr.data.formats import on_disk
+from insclr.data.given import is_single
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
 from insclr.files import content_hash
@@ -134,7 +134,7 @@ def search_files(
 
     An unreadable image is a UserError when it is the only one; among others it is passed over with a reason.
     """
-    single = on_disk(query).is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
+    single = is_single(query)
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
     store = open_store(uri)
     try:
