@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode
+from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.formats import is_text, on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
+from insclr.files import content_hash
 
 Picture: TypeAlias = Image.Image | NDArray[np.uint8]  # in memory; an array is (height, width[, 3])
 Photo: TypeAlias = str | Path | Picture
@@ -75,11 +76,38 @@ def _as_rgb(picture: Picture) -> Image.Image:
     return picture.convert("RGB")
 
 
-def as_picture(photo: Any, longest: int | None) -> Image.Image:
-    """The image itself, or that of a path, decoded as `decode` does with `longest`."""
-    if isinstance(photo, Image.Image | np.ndarray):
-        return _as_rgb(photo)
-    try:
-        return decode(Path(photo), longest)
-    except BadImage as bad:
-        raise UserError(f"{photo} cannot be searched for: {bad.reason}") from bad
+class UnreadableQuery(UserError):
+    """A photo to search for that gives no image, and the reason."""
+
+    def __init__(self, photo: object, reason: str) -> None:
+        super().__init__(f"{photo} cannot be searched for: {reason}")
+        self.reason = reason
+
+
+class QueryPhoto:
+    """A photo to search for. Its file is read once: what is decoded, at any size, is what `hash` is of."""
+
+    def __init__(self, photo: Photo) -> None:
+        """UnreadableQuery where there is no such file."""
+        self._photo = photo
+        self._content: bytes | None = None  # of a file
+        if not isinstance(photo, Image.Image | np.ndarray):
+            try:
+                self._content = read_image_bytes(Path(photo))
+            except BadImage as bad:
+                raise UnreadableQuery(photo, bad.reason) from bad
+
+    @property
+    def hash(self) -> str:
+        """By which its content is known in a store; empty for an image in memory."""
+        return "" if self._content is None else content_hash(self._content)
+
+    def picture(self, longest: int | None) -> Image.Image:
+        """The image, decoded as `decode` does with `longest`; UnreadableQuery where that is impossible."""
+        if isinstance(self._photo, Image.Image | np.ndarray):
+            return _as_rgb(self._photo)
+        assert self._content is not None
+        try:
+            return decode(self._content, longest)
+        except BadImage as bad:
+            raise UnreadableQuery(self._photo, bad.reason) from bad
