@@ -92,6 +92,13 @@ def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_rankin
     assert result.box_iou == pytest.approx((1 + 0.5) / 2)
 
 
+def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    command = ["evaluate", "nowhere", "--labels", "none.csv", "--chart", str(tmp_path / "c.html")]
+    result = CliRunner().invoke(app, [*command, "--ranking", "regions"])
+    assert isinstance(result.exception, UserError)
+    assert "--chart" in str(result.exception)
+
+
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
     assert busy.query_boxes == (None,) * 6

@@ -142,6 +142,8 @@ def evaluate(
 
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
+    if chart is not None and ranking == "regions":
+        raise UserError("--chart draws the score of whole photos: leave out --ranking regions, or --chart.")
     say_when_stopped(lambda: _PARTS_KEPT if parts else "Nothing was kept: --parts FOLDER keeps descriptors.")
     try:
         result = measure(
