@@ -91,8 +91,8 @@ def search(
 
     `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
     such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
-    they were indexed. `model` names the store's model where it has moved. The photo itself, where the store has it, is
-    marked (`is_query`) and comes besides the `top` others.
+    they were indexed. `model` names the store's model where it has moved. The photo itself, where the store has it,
+    is marked (`is_query`) and comes besides the `top` others.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
     >>> matches[0].path, matches[0].likely

@@ -116,8 +116,10 @@ def main() -> None:
 
 def _require_text(arguments: list[str]) -> None:
     """Refuse names whose bytes are no UTF-8: neither a store nor a table nor a page could hold them."""
+    from insclr.data.formats import is_text
+
     for argument in arguments:
-        if any("\udc80" <= character <= "\udcff" for character in argument):
+        if not is_text(argument):
             raise UserError(f"{argument}: this name is not UTF-8 text. Rename the file or folder.")
 
 

@@ -113,8 +113,8 @@ def visible_part(image: Image.Image, box: Box | None = None) -> VisiblePart:
 def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeatures:
     """The strongest points of an image; none for one that is tiny or of one colour.
 
-    With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone, shrunk
-    only where it is longer than LONGEST: a small thing keeps the points that it would lose in a shrunk whole.
+    With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone,
+    shrunk only where it is longer than LONGEST: a small thing keeps the points that it would lose in a shrunk whole.
     """
     part = visible_part(image.convert("L"), box)
     if min(part.image.size) < _LEAST_SIDE:
