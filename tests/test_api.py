@@ -176,15 +176,6 @@ def test_embed_refuses_what_it_cannot_take(place: Path, given: object, complaint
         insclr.embed(place / "RUN", given)  # type: ignore[arg-type]
 
 
-def test_the_query_itself_is_marked_and_comes_besides_the_others(place: Path) -> None:
-    photo = place / "PHOTOS" / "thing3-1.png"
-    matches = insclr.search(place / "STORE", photo, top=2)
-    assert [(one.path, one.is_query) for one in matches if one.is_query] == [("thing3-1.png", True)]
-    assert len(matches) == 3
-    part = insclr.search(place / "STORE", photo, top=2, box=(0, 0, 64, 64))
-    assert (len(part), any(one.is_query for one in part)) == (2, False)
-
-
 def test_several_photos_are_searched_for_as_one_thing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     pictures = [Image.open(f"PHOTOS/thing5-{view}.png") for view in range(2)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import insclr
 from insclr.cli import main
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
@@ -76,6 +77,15 @@ def test_a_folder_of_queries_gives_a_json_line_each(
     assert "error" in lines[0]
     assert [line["matches"][0]["path"] for line in lines[1:]] == ["thing1-0.png", "thing2-0.png"]
     assert lines[1]["matches"][0]["columns"] == {"instance": "thing1"}
+
+
+def test_the_interface_marks_the_query_itself_besides_the_others(store: Path, small_collection: Path) -> None:
+    photo = small_collection / "thing3-1.png"
+    matches = insclr.search(store, photo, top=2)
+    assert [one.path for one in matches if one.is_query] == ["thing3-1.png"]
+    assert len(matches) == 3
+    part = insclr.search(store, photo, top=2, box=(0, 0, 64, 64))
+    assert (len(part), any(one.is_query for one in part)) == (2, False)
 
 
 def test_the_command_gives_a_json_line_for_each_photo_of_a_list(
