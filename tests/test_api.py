@@ -165,6 +165,7 @@ def test_whitening_leaves_the_model_that_it_is_given_as_it_is(place: Path, tmp_p
     [
         ([], "No images were given"),
         (np.zeros((4, 4, 3), np.float32), "give uint8"),
+        (np.zeros((3, 4, 9), np.uint8), "give uint8"),
         (["a.jpg", Image.new("RGB", (4, 4))], "either paths or images"),
         (["caf\udce9.jpg"], "not UTF-8"),
         ("nowhere", "does not exist"),

@@ -1,6 +1,7 @@
 """The command line: help, mistakes, and each command once."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import torch
 
 import insclr
 from called import call
+from insclr.cli import _OneLine
 from insclr.model.weights import embedded_weights
 from insclr.retrieval.descriptor_file import read_descriptors
 
@@ -236,3 +238,9 @@ def test_a_stopped_training_says_what_the_run_folder_keeps(small_collection: Pat
     assert training.returncode == 128 + signal.SIGINT
     kept = rf"insclr: stopped. {run} keeps 0 of 2 rounds and \d+ steps of round 1. "
     assert re.fullmatch(kept + f"Go on: insclr train --resume --out {run}", said.splitlines()[-1]), said
+
+
+def test_a_name_in_a_log_message_cannot_forge_a_line_or_colour_the_terminal() -> None:
+    told = {"levelname": "WARNING", "msg": "folder %s cannot be read", "args": ("a\x1b[31m\nERROR: b",)}
+    shown = _OneLine("%(levelname)s: %(message)s").format(logging.makeLogRecord(told))
+    assert shown == r"WARNING: folder a\x1b[31m\nERROR: b cannot be read"

@@ -149,6 +149,17 @@ def test_csv_with_the_separator_of_another_spreadsheet_is_read(tmp_path: Path, s
     assert images.columns == {"price": ("1,50", "2"), "size, mm": ("7", "8")}
 
 
+def test_signs_that_some_programs_take_for_line_ends_are_text(tmp_path: Path) -> None:
+    caption = "one\u2028two\u0085three\x0cfour"
+    touch(tmp_path, "a.jpg", "b\u2028.jpg")
+    (tmp_path / "list.csv").write_text(f'path,caption\na.jpg,{caption}\nb\u2028.jpg,"{caption}\r\nfive"\n')
+    images = list_images(tmp_path / "list.csv")
+    assert images.paths == ("a.jpg", "b\u2028.jpg")
+    assert images.columns["caption"][0] == caption
+    (tmp_path / "list.txt").write_text("a.jpg\r\nb\u2028.jpg\n")
+    assert list_images(tmp_path / "list.txt").paths == ("a.jpg", "b\u2028.jpg")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -81,7 +81,7 @@ def test_bad_files_are_refused_with_the_line(tmp_path, text, message):
 
 
 def test_a_missing_file_and_one_that_is_not_text(tmp_path):
-    with pytest.raises(UserError, match="cannot read the labels"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_labels(tmp_path / "none.csv")
     with pytest.raises(UserError, match="UTF-8"):
         read_labels(write(tmp_path, "path,instance\ncafé.jpg,x\n", "latin-1"))

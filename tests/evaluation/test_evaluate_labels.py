@@ -132,3 +132,11 @@ def test_missing_files_can_be_refused_before_any_work(tmp_path):
         require_images(labels)
     require_images(labels, allow_missing=True)
     require_images(labels.subset(np.array([0])))
+
+
+def test_names_in_the_table_cannot_forge_a_line():
+    names = ("a\n99.00  b", "a\n99.00  b")
+    labels = Labels(Path(), ("0\x1b[31m.jpg", "1.jpg"), names)
+    lines = evaluate_labels(unit_rows(2, 4), labels).table().split("\n")
+    assert sum(r"a\n99.00  b" in line for line in lines) == 1
+    assert sum(r"0\x1b[31m.jpg" in line for line in lines) == 1

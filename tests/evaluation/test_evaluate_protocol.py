@@ -160,9 +160,10 @@ def test_distractor_files(tmp_path):
     np.save(tmp_path / "flat.npy", rows[0])
     with pytest.raises(UserError, match="one row for each"):
         read_distractors(tmp_path / "flat.npy", in_one(Describer()))
-    (tmp_path / "bad.npy").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="not a readable"):
-        read_distractors(tmp_path / "bad.npy", in_one(Describer()))
+    for damaged in (b"nothing", b""):
+        (tmp_path / "bad.npy").write_bytes(damaged)
+        with pytest.raises(UserError, match="not a readable"):
+            read_distractors(tmp_path / "bad.npy", in_one(Describer()))
 
 
 def test_re_ranking_changes_the_order(tmp_path):

@@ -10,8 +10,18 @@ from typer.testing import CliRunner
 from insclr.cli import app, evaluation  # noqa: F401  (registers the command)
 from insclr.data.labels import Labels
 from insclr.errors import UserError
+from insclr.evaluation import located
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.located import GlobalRanker, RegionRanker, evaluate_rows, iou, true_boxes
+from insclr.evaluation.located import (
+    GeometricVerifier,
+    GlobalRanker,
+    RegionRanker,
+    evaluate_rows,
+    iou,
+    query_outlines,
+    true_boxes,
+)
+from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.store import Regions
 from insclr_demo import draw_collection
 
@@ -92,9 +102,32 @@ def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_rankin
     assert result.box_iou == pytest.approx((1 + 0.5) / 2)
 
 
+def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    command = ["evaluate", "nowhere", "--labels", "none.csv", "--chart", str(tmp_path / "c.html")]
+    result = CliRunner().invoke(app, [*command, "--ranking", "regions"])
+    assert isinstance(result.exception, UserError)
+    assert "--chart" in str(result.exception)
+
+
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
     assert busy.query_boxes == (None,) * 6
+
+
+def test_the_box_around_the_query_s_thing_is_looked_for_as_a_search_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("q.png", "a.png"):
+        Image.new("RGB", (100, 50)).save(tmp_path / name)
+    box = (10.0, 10.0, 60.0, 40.0)
+    labels = Labels(tmp_path, ("q.png", "a.png"), ("x", "x"), ("query", "index"), (box, box))
+    outlines = query_outlines(labels)
+    assert outlines == {0: pytest.approx((0.1, 0.2, 0.6, 0.8))}
+    given: list[object] = []
+    monkeypatch.setattr(located, "best_geometry", lambda parts, _: given.append(parts[0].outline))
+    features = LocalFeatures.__new__(LocalFeatures)  # never looked into
+    GeometricVerifier([features] * 2, outlines).order(0, np.array([1]), np.ones(1, np.float32))
+    assert given == [outlines[0]]
 
 
 def test_boxes_of_queries_are_what_is_searched_for(tmp_path: Path) -> None:

@@ -235,6 +235,9 @@ def test_incomplete_classic_files_are_refused(tmp_path):
     (tmp_path / "hall_3_ok.txt").unlink()
     with pytest.raises(UserError, match=r"hall_3_ok\.txt is missing"):
         load_protocol("oxford5k", tmp_path)
+    (tmp_path / "hall_3_ok.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"hall_3_ok\.txt is not text"):
+        load_protocol("oxford5k", tmp_path)
     classic_files(tmp_path)
     (tmp_path / "hall_3_query.txt").write_text("oxc1_hall_3 1 2 3\n")
     with pytest.raises(UserError, match=r"hall_3_query\.txt, line 1"):
@@ -271,3 +274,22 @@ def test_gldv2_index_from_the_folder(tmp_path):
     protocol = load_protocol("gldv2", tmp_path)
     assert [Path(path).stem for path in protocol.database.paths] == ["iaa1", "iaa9", "iaa2"]
     assert protocol.missing()[1].tolist() == [2]
+
+
+@pytest.mark.parametrize("file", ["retrieval_solution_v2.1.csv", "index.csv"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe", "UTF-8"), (b'id,images,Usage\n"qaa1', "line 2: malformed"), (b"x\n1\n", 'no column "id"')],
+)
+def test_damaged_gldv2_files_are_named(tmp_path, file, content, message):
+    gldv2_files(tmp_path)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load_protocol("gldv2", tmp_path)
+
+
+def test_a_gldv2_id_that_names_no_folders_is_refused(tmp_path):
+    gldv2_files(tmp_path)
+    (tmp_path / "index.csv").write_text("id\niaa1\nia\n")
+    with pytest.raises(UserError, match=r"index\.csv, line 3"):
+        load_protocol("gldv2", tmp_path)

@@ -112,6 +112,13 @@ def test_settings_change_what_the_user_names_and_nothing_else() -> None:
     assert descriptor_settings(remembered, 224, "longest", "1.5,1") == DescriptorRecipe(
         size=224, fit="longest", scales=(1.5, 1.0)
     )
-    for wrong in ((0, "tall", ""), (0, "", "big"), (4, "", ""), (0, "", "0")):
+    for wrong in (
+        (0, "tall", ""),
+        (0, "", "big"),
+        (4, "", ""),
+        (0, "", "0"),
+        (0, "", "1,nan"),
+        (0, "", "inf"),
+    ):
         with pytest.raises(UserError):
             descriptor_settings(remembered, *wrong)

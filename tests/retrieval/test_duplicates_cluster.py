@@ -74,3 +74,14 @@ def test_an_answer_joins_two_groups_where_copies_of_a_file_lie_in_one(things: St
     things.upsert(copies, things.descriptors([row.id for row in some]))
     groups = cluster(things, links=Links([Link("5", "25", same=True)]))  # of the first and the second thing
     assert sorted(len(group.rows) for group in groups) == [20] * 10 + [40]
+
+
+def test_groups_are_made_of_what_is_left_beside_a_writer(
+    things: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.retrieval.store.local._RELOAD_SHARE", 1e-9)  # searches put a reload off
+    reader = open_store(things.uri)
+    assert len(reader.ids()) == 245
+    things.delete([f"0/{i}.png" for i in range(5)])
+    assert sorted(len(group.rows) for group in cluster(reader)) == [15] + [20] * 11
+    assert duplicates(reader, similarity=0.5) == []  # there are no files to agree

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from insclr.errors import UserError
+from insclr.retrieval import search as search_module
 from insclr.retrieval.copies import group_copies
+from insclr.retrieval.local.cells import Cells
+from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.search import Search, search_set
 from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
 
@@ -62,6 +65,22 @@ def test_the_max_of_a_query_set_prefers_what_is_like_one(store: Store) -> None:
     assert set(paths(either)[:2]) == {"0.jpg", "2.jpg"}
     assert set(paths(either)) == {"0.jpg", "2.jpg", "1.jpg", "3.jpg"}
     assert len(set(paths(either))) == 4
+
+
+def test_asmk_with_a_filter_finds_what_is_farthest_by_whole_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 16_500  # more than Milvus gives at once
+    far = create_store(tmp_path / "far", StoreInfo("m", "f", 2, tmp_path))
+    angles = np.linspace(0, np.pi, count)
+    pictures = [IndexedImage(f"{i}.jpg", str(i), 1, 1, {"kind": "all"}) for i in range(count)]
+    far.upsert(pictures, np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32))
+    ids = far.ids()
+    monkeypatch.setattr(search_module._asmk, "scores", lambda *_: (ids, np.arange(count, dtype=np.float32)))
+    cells = Cells(np.zeros((1, 2), np.float32), np.zeros((1, 4), np.float32))
+    asked = Search(top=1, ranking="asmk", where="kind = all")
+    found = search_set(far, rows((1, 0)), asked, QueryDetails(cells=(cells,)))
+    assert paths(found) == [f"{count - 1}.jpg"]
 
 
 def test_min_score_and_where_limit_the_matches(store: Store) -> None:

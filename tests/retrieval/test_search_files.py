@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import insclr
 from insclr.cli import main
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
@@ -76,6 +77,27 @@ def test_a_folder_of_queries_gives_a_json_line_each(
     assert "error" in lines[0]
     assert [line["matches"][0]["path"] for line in lines[1:]] == ["thing1-0.png", "thing2-0.png"]
     assert lines[1]["matches"][0]["columns"] == {"instance": "thing1"}
+
+
+def test_the_interface_marks_the_query_itself_besides_the_others(store: Path, small_collection: Path) -> None:
+    photo = small_collection / "thing3-1.png"
+    matches = insclr.search(store, photo, top=2)
+    assert [one.path for one in matches if one.is_query] == ["thing3-1.png"]
+    assert len(matches) == 3
+    part = insclr.search(store, photo, top=2, box=(0, 0, 64, 64))
+    assert (len(part), any(one.is_query for one in part)) == (2, False)
+
+
+def test_the_command_gives_a_json_line_for_each_photo_of_a_list(
+    store: Path, small_collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    (tmp_path / "list.txt").write_text(f"bad.png\n{small_collection / 'thing1-0.png'}\n")
+    status, said = _answer(capsys, "search", store, tmp_path / "list.txt", "--top", "1")
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert status == 0
+    assert [line["query"] for line in lines] == ["bad.png", str(small_collection / "thing1-0.png")]
+    assert "error" in lines[0]
 
 
 def test_mistakes_are_told(store: Path, small_collection: Path, tmp_path: Path) -> None:
@@ -164,6 +186,8 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
     ("content", "message"),
     [
         ("a,b\n1,2\n", "columns one, other and same"),
+        ("one,other,same\ncaf\udce9.png,thing3-1.png,yes\n", "UTF-8"),
+        ('one,other,same\n"thing3-0.png', "line 2: malformed CSV"),
         ("one,other,same\nthing3-0.png,thing3-1.png,perhaps\n", "line 2: same must be yes or no"),
         ("one,other,same\nthing3-0.png,nowhere.png,yes\n", r"line 2: nowhere.png is not in"),
     ],
@@ -171,7 +195,7 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
 def test_answers_that_make_no_sense_are_told(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
-    (tmp_path / "answers.csv").write_text(content)
+    (tmp_path / "answers.csv").write_text(content, errors="surrogateescape")
     status, said = _answer(capsys, "calibrate", store, "--answers", tmp_path / "answers.csv")
     assert (status, message in said) == (2, True)
     status, said = _answer(capsys, "calibrate", store, "--column", "colour")

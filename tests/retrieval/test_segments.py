@@ -281,3 +281,11 @@ def test_readers_go_on_while_another_process_packs(store: LocalStore) -> None:
     assert reader.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 1001))
     reader._load_again_at = 0.0
     assert len(reader.ids()) == 1400
+
+
+def test_a_coarse_scan_that_cannot_be_kept_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    vectors = unit_vectors(400)
+    kept = Path("/proc/coarse-1.faiss")  # nobody may write there, not even root
+    _, found = in_memory(vectors.astype(np.float16), kept).search(vectors, 1)
+    assert found[:, 0].tolist() == list(range(400))
+    assert "cannot be kept" in caplog.text

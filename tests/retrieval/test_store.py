@@ -22,6 +22,7 @@ from insclr.retrieval.store import (
     open_store,
     parse_where,
 )
+from insclr.retrieval.store import milvus as milvus_module
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
 
@@ -209,6 +210,19 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
         store.search(unit_vectors(1), 1)
 
 
+def test_a_damaged_milvus_store_is_named(lite_uri: str) -> None:
+    store = create_store(lite_uri, INFO)
+    assert isinstance(store, MilvusStore)
+    store._server.create(store._journal, milvus_module._note_fields())
+    store._server.upsert(store._journal, [milvus_module._text("1", "no entry")])
+    with pytest.raises(UserError, match="is damaged"):
+        store.journal()
+    store.set_note("info", "{}")
+    store.close()
+    with pytest.raises(UserError, match="is damaged"):
+        open_store(lite_uri)
+
+
 def test_a_milvus_lite_file_is_a_store_too(tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite")
     store = create_store(str(tmp_path / "own.db"), INFO)
@@ -276,6 +290,21 @@ def test_a_reader_sees_what_a_writer_adds(tmp_path: Path) -> None:
     while (reader.search(unit_vectors(1), 1).ids < 0).any() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert reader.search(unit_vectors(3)[2:], 1).ids[0, 0] == store.rows_by_path()["a/2.jpg"].id
+
+
+def test_a_reader_has_the_descriptors_of_rows_just_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.retrieval.store.local._RELOAD_SHARE", 1e-9)  # searches put a reload off
+    store = create_store(tmp_path / "s", INFO)
+    store.upsert(pictures(2), unit_vectors(2))
+    reader = open_store(tmp_path / "s")
+    assert reader.ids().tolist() == [1, 2]
+    store.upsert(pictures(3), unit_vectors(3))
+    ids = [row.id for row in reader.rows_by_path().values()]
+    np.testing.assert_allclose(reader.descriptors(ids), unit_vectors(3), atol=1e-3)
+    with pytest.raises(KeyError):
+        reader.descriptors([99])
 
 
 def test_the_database_survives_without_its_cache(tmp_path: Path) -> None:

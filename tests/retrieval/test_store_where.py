@@ -15,7 +15,6 @@ from insclr.retrieval.store.where import (
     Every,
     Not,
     Some,
-    columns_of,
     number_of,
     parse_where,
 )
@@ -39,12 +38,6 @@ def test_values_are_numbers_only_when_they_stand_bare() -> None:
 
 def test_blank_means_no_filter() -> None:
     assert parse_where("  ", COLUMNS) is None
-
-
-def test_columns_of_a_condition() -> None:
-    condition = parse_where("year > 1 and not (path contains x or brand = y)", COLUMNS)
-    assert condition is not None
-    assert columns_of(condition) == {"year", "path", "brand"}
 
 
 @pytest.mark.parametrize(

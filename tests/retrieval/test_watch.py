@@ -1,5 +1,7 @@
 """Watching a folder: what arrives is indexed once it has stopped growing."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -138,8 +140,15 @@ def test_a_folder_that_goes_away_is_told_once_and_waited_for(
     assert "not there any more" in str(found[0])
 
 
-def test_a_store_that_is_busy_is_tried_again(
-    watcher: Watcher, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        UserError("another process writes to this store"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "store/rows.sqlite"),
+    ],
+)
+def test_a_store_that_cannot_be_written_just_now_is_tried_again(
+    watcher: Watcher, folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     from insclr.retrieval import watch as module
 
@@ -148,7 +157,7 @@ def test_a_store_that_is_busy_is_tried_again(
     def busy_first(*given: object, **more: object) -> IndexReport:
         calls.append(1)
         if len(calls) == 1:
-            raise UserError("another process writes to this store")
+            raise trouble
         return real(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "index_images", busy_first)

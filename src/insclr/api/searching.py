@@ -1,22 +1,20 @@
 """Stores: index, search, duplicates, cluster, what people said of them, and scores by that."""
 
-import csv
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insclr.api.models import AnyModel, load, require
+from insclr.data.cells import text_of_cell
 from insclr.data.decode import Box
-from insclr.data.given import Images, Photo, as_list, as_picture, is_several
+from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
+from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.files import open_text
 from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
 from insclr.retrieval.local.extractor import open_extractor
-from insclr.retrieval.local.query import details_of
-from insclr.retrieval.search import Match, Search, search_set
+from insclr.retrieval.search import Match, Search, search_photos
 from insclr.retrieval.store import open_store
 from insclr.shards import Shard, shard_of
 
@@ -93,7 +91,8 @@ def search(
 
     `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
     such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
-    they were indexed. `model` names the store's model where it has moved.
+    they were indexed. `model` names the store's model where it has moved. The photo itself, where the store has it,
+    is marked (`is_query`) and comes besides the `top` others.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
     >>> matches[0].path, matches[0].likely
@@ -104,18 +103,8 @@ def search(
     opened = open_store(store)
     try:
         describer = describer_of(opened.info, model, workers=0, device=device, engine=engine)
-        images = [as_picture(one, None if box else describer.longest) for one in queries]
-        details = details_of(
-            describer,
-            images,
-            box,
-            [partial(as_picture, one) for one in queries],
-            store=opened,
-            ranking=ranking,
-            verifier=asked.verifier,
-        )
-        vectors = describer.images(images, [box] * len(images), own_size=ranking == "regions")
-        return search_set(opened, vectors, asked, details)
+        photos = [QueryPhoto(one) for one in queries]
+        return search_photos(opened, describer, photos, asked, box)
     finally:
         opened.close()
 
@@ -239,16 +228,13 @@ def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":
         return []
     rows = store.rows_by_path()
     found = []
-    with open_text(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.DictReader(text)
-        if not {"one", "other", "same"} <= set(reader.fieldnames or ()):
-            raise UserError(f"{file}: the first line must name the columns one, other and same.")
-        for line in reader:
-            same = (line["same"] or "").strip().lower()
-            if same not in ("yes", "no"):
-                raise UserError(f"{file}, line {reader.line_num}: same must be yes or no, not {same!r}.")
-            missing = [path for path in (line["one"], line["other"]) if path not in rows]
-            if missing:
-                raise UserError(f"{file}, line {reader.line_num}: {missing[0]} is not in {store.uri}.")
-            found.append(Answer(rows[line["one"]].id, rows[line["other"]].id, same == "yes"))
+    for number, cells in read_table(file, ("one", "other", "same")):
+        one, other = text_of_cell(cells["one"]), text_of_cell(cells["other"])
+        same = cells["same"].strip().lower()
+        if same not in ("yes", "no"):
+            raise UserError(f"{file}, line {number}: same must be yes or no, not {same!r}.")
+        missing = [path for path in (one, other) if path not in rows]
+        if missing:
+            raise UserError(f"{file}, line {number}: {missing[0]} is not in {store.uri}.")
+        found.append(Answer(rows[one].id, rows[other].id, same == "yes"))
     return found

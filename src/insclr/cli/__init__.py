@@ -54,6 +54,15 @@ class _Stopped(BaseException):
         self.number = number
 
 
+class _OneLine(logging.Formatter):
+    """Messages without line ends and terminal codes: the names of files in them are the texts of others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        from insclr.data.cells import one_line
+
+        return one_line(super().formatMessage(record))
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from insclr import __version__
@@ -83,7 +92,9 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    shown = logging.StreamHandler()
+    shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[shown])
     logging.getLogger("insclr.engine").setLevel(logging.INFO)  # it says in one line which engine describes
     say_when_stopped(lambda: _GO_ON)
     try:
@@ -105,8 +116,10 @@ def main() -> None:
 
 def _require_text(arguments: list[str]) -> None:
     """Refuse names whose bytes are no UTF-8: neither a store nor a table nor a page could hold them."""
+    from insclr.data.formats import is_text
+
     for argument in arguments:
-        if any("\udc80" <= character <= "\udcff" for character in argument):
+        if not is_text(argument):
             raise UserError(f"{argument}: this name is not UTF-8 text. Rename the file or folder.")
 
 

@@ -36,7 +36,7 @@ Rerank = Annotated[
         "aqe: search again with the mean of the query and its first results; "
         "alphaqe: the same, near results weighing more; "
         "dba: compare with photos averaged with their neighbours; "
-        "diffusion: follow neighbours of neighbours through the whole collection; "
+        "diffusion: follow neighbours of neighbours (a search: among its 500 nearest); "
         "egt: walk along the strongest links between neighbours; "
         "kreciprocal: prefer results that have the query among their own nearest; "
         "geometric: prefer photos in which points of the query are found again in the same arrangement; "
@@ -142,6 +142,8 @@ def evaluate(
 
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score to judge.")
+    if chart is not None and ranking == "regions":
+        raise UserError("--chart draws the score of whole photos: leave out --ranking regions, or --chart.")
     say_when_stopped(lambda: _PARTS_KEPT if parts else "Nothing was kept: --parts FOLDER keeps descriptors.")
     try:
         result = measure(

@@ -32,7 +32,7 @@ def listed(images: Path) -> "ImageList":
 @app.command()
 def check(
     images: Images,
-    workers: Annotated[int, typer.Option(help="Processes; -1 = one a core.")] = -1,
+    workers: Annotated[int, typer.Option(help="Threads; -1 = one a core, at most eight.")] = -1,
 ) -> None:
     """Look at every photo: counts, sizes, formats, exact duplicates, unreadable files."""
     from insclr.data.check import check_images

@@ -149,7 +149,7 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
 @app.command()
 def search(
     store: StoreName,
-    query: Annotated[Path, typer.Argument(help="A photo, or a folder of photos (JSON lines out).")],
+    query: Annotated[Path, typer.Argument(help="A photo, or a folder or list of photos (JSON lines out).")],
     box: Annotated[str, typer.Option(help="Part of the photo: x1,y1,x2,y2 in pixels.")] = "",
     top: Annotated[int, typer.Option(help="Most results.")] = 20,
     min_score: Annotated[float, typer.Option(help="Least calibrated score, 0 to 1.")] = 0.0,
@@ -169,6 +169,7 @@ def search(
     engine: EngineOption = "auto",
 ) -> None:
     """Find every photo of the thing in a photo."""
+    from insclr.data.given import is_single
     from insclr.retrieval.search import Search, search_files
 
     ranking = "regions" if regions else ranking
@@ -176,7 +177,7 @@ def search(
     part = _parse_box(box) if box else None
     own = with_weights(model, weights)
     for found in search_files(store, query, asked, box=part, model=own, device=device, engine=engine):
-        if as_json or query.is_dir():
+        if as_json or not is_single(query):
             typer.echo(json.dumps(found.to_json()))
         else:
             typer.echo(found.table())

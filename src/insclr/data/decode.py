@@ -176,7 +176,7 @@ def _open(stream: TimedBytes) -> ImageFile.ImageFile:
 
 
 def load_readers() -> None:
-    """Import the readers of all formats now, for a process that will not be allowed to open files."""
+    """Import the readers of all formats now, for a process that limits itself before it decodes."""
     _readers()
     _heif_reader()
 

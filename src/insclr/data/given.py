@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode
+from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.formats import is_text, on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
+from insclr.files import content_hash
 
 Picture: TypeAlias = Image.Image | NDArray[np.uint8]  # in memory; an array is (height, width[, 3])
 Photo: TypeAlias = str | Path | Picture
@@ -26,7 +27,7 @@ def as_list(images: Images) -> ImageList:
         return images
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
-        if path.suffix.lower() in _LISTS or not on_disk(path).is_file():
+        if not is_single(path):
             return list_images(path)
         images = [path]
     paths = tuple(Path(one).expanduser().as_posix() for one in images)
@@ -36,6 +37,11 @@ def as_list(images: Images) -> ImageList:
     if not paths:
         raise UserError("No images were given.")
     return ImageList(Path(), paths)
+
+
+def is_single(path: Path) -> bool:
+    """Whether this is one image and not a folder or list of them."""
+    return path.suffix.lower() not in _LISTS and on_disk(path).is_file()
 
 
 def in_memory(images: object) -> list[Image.Image] | None:
@@ -58,19 +64,50 @@ def is_several(given: object) -> TypeGuard[Sequence[Any]]:
 
 def _as_rgb(picture: Picture) -> Image.Image:
     if isinstance(picture, np.ndarray):
+        refused = UserError(
+            f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
+        )
         if picture.dtype != np.uint8 or picture.ndim not in (2, 3):
-            raise UserError(
-                f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
-            )
-        picture = Image.fromarray(picture)
+            raise refused
+        try:
+            picture = Image.fromarray(picture)
+        except (TypeError, ValueError):  # Pillow knows how many channels there may be
+            raise refused from None
     return picture.convert("RGB")
 
 
-def as_picture(photo: Any, longest: int | None) -> Image.Image:
-    """The image itself, or that of a path, decoded as `decode` does with `longest`."""
-    if isinstance(photo, Image.Image | np.ndarray):
-        return _as_rgb(photo)
-    try:
-        return decode(Path(photo), longest)
-    except BadImage as bad:
-        raise UserError(f"{photo} cannot be searched for: {bad.reason}") from bad
+class UnreadableQuery(UserError):
+    """A photo to search for that gives no image, and the reason."""
+
+    def __init__(self, photo: object, reason: str) -> None:
+        super().__init__(f"{photo} cannot be searched for: {reason}")
+        self.reason = reason
+
+
+class QueryPhoto:
+    """A photo to search for. Its file is read once: what is decoded, at any size, is what `hash` is of."""
+
+    def __init__(self, photo: Photo) -> None:
+        """UnreadableQuery where there is no such file."""
+        self._photo = photo
+        self._content: bytes | None = None  # of a file
+        if not isinstance(photo, Image.Image | np.ndarray):
+            try:
+                self._content = read_image_bytes(Path(photo))
+            except BadImage as bad:
+                raise UnreadableQuery(photo, bad.reason) from bad
+
+    @property
+    def hash(self) -> str:
+        """By which its content is known in a store; empty for an image in memory."""
+        return "" if self._content is None else content_hash(self._content)
+
+    def picture(self, longest: int | None) -> Image.Image:
+        """The image, decoded as `decode` does with `longest`; UnreadableQuery where that is impossible."""
+        if isinstance(self._photo, Image.Image | np.ndarray):
+            return _as_rgb(self._photo)
+        assert self._content is not None
+        try:
+            return decode(self._content, longest)
+        except BadImage as bad:
+            raise UnreadableQuery(self._photo, bad.reason) from bad

@@ -1,6 +1,7 @@
 """The IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
 
 import csv
+import io
 import logging
 import os
 import re
@@ -19,13 +20,13 @@ from insclr.data.formats import (
     not_read_lines,
     on_disk,
 )
+from insclr.data.table import SEPARATORS, separator_of
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
 from insclr.progress import working
 
 logger = logging.getLogger(__name__)
 
-_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
 _PROBED = 100
 
@@ -176,15 +177,15 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _read_text(source: Path) -> ImageList:
-    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).splitlines(), start=1)]
+    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).split("\n"), start=1)]
     kept = [(number, line) for number, line in rows if line and not line.startswith("#")]
     return ImageList(source.parent, _unique_paths(source, kept, "line"))
 
 
 def _read_csv(source: Path) -> ImageList:
     text = _text_of(source)
-    separator = separator_of(text)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, strict=True)
+    separator = separator_of(text, "path")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     header: list[str] = []
     rows: list[tuple[int, list[str]]] = []
     start = 1  # the line the record at hand begins on: a quoted field may hold line ends
@@ -197,7 +198,7 @@ def _read_csv(source: Path) -> ImageList:
                 if len(row) != len(header):
                     raise UserError(
                         f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
-                        f"Quote a field that holds a {_SEPARATORS[separator]}."
+                        f"Quote a field that holds a {SEPARATORS[separator]}."
                     )
                 rows.append((start, row))
             start = reader.line_num + 1
@@ -209,16 +210,6 @@ def _read_csv(source: Path) -> ImageList:
     paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
     columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
     return ImageList(source.parent, paths, columns)
-
-
-def separator_of(text: str) -> str:
-    """What separates the columns of a CSV: a comma, or what the spreadsheets of many countries write instead.
-
-    The `path` column that every list has tells them apart.
-    """
-    header = text.lstrip("\ufeff").split("\n", 1)[0]
-    columns = {sign: [name.strip().strip('"') for name in header.split(sign)] for sign in _SEPARATORS}
-    return next((sign for sign in _SEPARATORS if "path" in columns[sign]), ",")
 
 
 def _read_parquet(source: Path) -> ImageList:

@@ -1,6 +1,5 @@
 """labels.csv: which image shows which instance, and how to read it without surprises."""
 
-import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ import numpy as np
 
 from insclr.arrays import Ids
 from insclr.data.decode import Box
-from insclr.data.images import ImageList, separator_of
+from insclr.data.images import ImageList
+from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.files import open_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,6 +85,8 @@ def read_labels(file: Path | str, root: Path | str | None = None) -> Labels:
                 f"{file}, line {line}: {row['path']} is already on line {first_line[row['path']]}"
             )
     has = rows[0][1].keys()
+    if 0 < len(has & set(BOX_COLUMNS)) < len(BOX_COLUMNS):
+        raise UserError(f"{file}, line 1: boxes need all four columns {','.join(BOX_COLUMNS)}")
     labels = Labels(
         root=Path(root) if root is not None else file.parent,
         paths=tuple(row["path"] for _, row in rows),
@@ -117,47 +118,14 @@ def match_instances(labels: Labels, images: ImageList) -> "Tensor":
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, cells by column) of every line that is not blank, checked against the header."""
-    try:
-        with open_text(file, encoding="utf-8-sig", newline="") as text:
-            separator = separator_of(text.readline())
-            text.seek(0)
-            reader = csv.reader(text, delimiter=separator, strict=True)
-            header = [cell.strip() for cell in next(reader, [])]
-            _check_header(file, header)
-            for cells in reader:
-                if not any(cell.strip() for cell in cells):
-                    continue
-                line = reader.line_num
-                if len(cells) != len(header):
-                    raise UserError(
-                        f"{file}, line {line}: {len(cells)} cells, but the header has {len(header)} columns"
-                    )
-                row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
-                for column in ("path", "instance"):
-                    if not row[column]:
-                        raise UserError(f"{file}, line {line}: the {column} is empty")
-                row["path"] = PurePath(row["path"]).as_posix()
-                yield line, row
-    except csv.Error as error:
-        raise UserError(f"{file}, line {reader.line_num}: malformed CSV: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: not UTF-8 text ({error}). Save the labels as UTF-8 CSV.") from error
-    except OSError as error:
-        raise UserError(f"{file}: cannot read the labels: {error.strerror}") from error
-
-
-def _check_header(file: Path, header: list[str]) -> None:
-    for column in ("path", "instance"):
-        if column not in header:
-            raise UserError(
-                f'{file}, line 1: no column "{column}". The first line must be a header such as path,instance'
-            )
-    if len(set(header)) != len(header):
-        raise UserError(f"{file}, line 1: a column name stands twice in the header: {','.join(header)}")
-    given = [column for column in BOX_COLUMNS if column in header]
-    if given and len(given) != len(BOX_COLUMNS):
-        raise UserError(f"{file}, line 1: boxes need all four columns {','.join(BOX_COLUMNS)}")
+    """(line number, cells by column) of every line that is not blank, with a path and an instance."""
+    for line, cells in read_table(file, ("path", "instance")):
+        row = {column: cell.strip() for column, cell in cells.items()}
+        for column in ("path", "instance"):
+            if not row[column]:
+                raise UserError(f"{file}, line {line}: the {column} is empty")
+        row["path"] = PurePath(row["path"]).as_posix()
+        yield line, row
 
 
 def _role(file: Path, line: int, role: str) -> str:

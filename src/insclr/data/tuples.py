@@ -86,15 +86,9 @@ class GroupSampler:
     def _tuple(self, anchor: int, generator: torch.Generator) -> Tensor:
         group = self._of_group[int(self._groups[anchor])]
         others = group[group != anchor]
-        drawn = [torch.tensor([anchor])]
-        missing = self._members - 1
-        while missing > 0:
-            # A group of one image repeats it: its views are all the positives it has.
-            part = others if len(others) else group
-            part = part[torch.randperm(len(part), generator=generator)][:missing]
-            drawn.append(part)
-            missing -= len(part)
-        return torch.cat(drawn)
+        # A group of one image repeats it: its views are all the positives it has.
+        drawn = _drawn(others if len(others) else group, self._members - 1, generator)
+        return torch.cat([torch.tensor([anchor]), drawn])
 
 
 class EvenSampler:
@@ -186,7 +180,7 @@ def _drawn(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """So many of the images at random, each once before any comes twice."""
     rounds = -(-count // len(images))
     orders = [images[torch.randperm(len(images), generator=generator)] for _ in range(rounds)]
-    return torch.cat(orders)[:count]
+    return torch.cat([images[:0], *orders])[:count]
 
 
 def _check(images: int, tuples: int) -> None:

@@ -92,7 +92,7 @@ def _truth_folder(root: Path) -> Path:
 
 def _query(file: Path) -> tuple[str, Box]:
     try:
-        name, *sides = file.read_text().split()
+        name, *sides = file.read_text(encoding="utf-8").split()
         x1, y1, x2, y2 = (float(side) for side in sides)
     except ValueError:
         raise UserError(f"{file}, line 1: expected an image name and four numbers x1 y1 x2 y2.") from None
@@ -105,4 +105,7 @@ def _names(query_file: Path, kind: str) -> list[str]:
         raise UserError(
             f"{file} is missing, though {query_file.name} is there. Unpack the ground truth again."
         )
-    return file.read_text().split()
+    try:
+        return file.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not text: unpack the ground truth again.") from None

@@ -43,7 +43,7 @@ def read_distractors(source: Path, describe: Blocks) -> Distractors:
         return Distractors(lambda: descriptor_blocks(source, _ROWS))
     try:
         rows = np.load(source, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{source}: not a readable .npy array ({error}).") from error
     if rows.ndim != 2:
         raise UserError(f"{source}: an array of shape {rows.shape}; expected one row for each distractor.")

@@ -1,17 +1,17 @@
 """Google Landmarks v2 retrieval (Weyand et al. 2020): mAP@100, Public and Private scored apart."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
 from insclr.data.images import ImageList
+from insclr.data.table import read_table
 from insclr.errors import UserError
 from insclr.evaluation.protocol import Judgement, RetrievalProtocol, ground_truth_file, map_at_100_metric
-from insclr.files import open_text
 
 SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
 SPLITS = ("public", "private")
+_SHORTEST_ID = 3  # its first three letters name folders
 Solution = dict[str, dict[str, frozenset[str]]]  # split: query: the right index images
 
 
@@ -55,31 +55,27 @@ def image_path(image: str) -> str:
 def read_solution(file: Path) -> Solution:
     """Columns id, images (separated by spaces), Usage; rows whose usage is Ignored are skipped."""
     solution: Solution = {split: {} for split in SPLITS}
-    with open_text(file, newline="") as text:
-        rows = csv.DictReader(text)
-        if not {"id", "images", "Usage"} <= set(rows.fieldnames or ()):
-            raise UserError(f"{file}, line 1: expected the columns id, images, Usage.")
-        for row in rows:
-            usage = (row["Usage"] or "").lower()
-            if usage == "ignored":
-                continue
-            images = frozenset((row["images"] or "").split())
-            if usage not in SPLITS or not images or min(map(len, (row["id"], *images))) < 3:
-                raise UserError(
-                    f"{file}, line {rows.line_num}: expected an id, image ids, and Public, Private or Ignored."
-                )
-            solution[usage][row["id"]] = images
+    for line, row in read_table(file, ("id", "images", "Usage")):
+        usage = row["Usage"].lower()
+        if usage == "ignored":
+            continue
+        images = frozenset(row["images"].split())
+        if usage not in SPLITS or not images or min(map(len, (row["id"], *images))) < _SHORTEST_ID:
+            raise UserError(
+                f"{file}, line {line}: expected an id, image ids, and Public, Private or Ignored."
+            )
+        solution[usage][row["id"]] = images
     return solution
 
 
 def _index(root: Path) -> list[str]:
     listed = root / "index.csv"
     if listed.is_file():
-        with open_text(listed, newline="") as text:
-            rows = csv.DictReader(text)
-            if "id" not in (rows.fieldnames or ()):
-                raise UserError(f"{listed}, line 1: expected a column id.")
-            return [row["id"] for row in rows]
+        rows = list(read_table(listed, ("id",)))
+        for line, row in rows:
+            if len(row["id"]) < _SHORTEST_ID:
+                raise UserError(f"{listed}, line {line}: expected an id, not {row['id']!r}.")
+        return [row["id"] for _, row in rows]
     if not (root / "index").is_dir():
         raise UserError(
             f"{root} has neither index.csv nor a folder index. Give the folder with both as --root."

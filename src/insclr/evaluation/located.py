@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
-from insclr.data.decode import BadImage, decode
+from insclr.data.decode import BadImage, Box, decode
 from insclr.data.labels import Labels
 from insclr.evaluation.evaluate import queries_with_positives
 from insclr.evaluation.metrics import mean_precision
@@ -18,7 +18,13 @@ from insclr.retrieval.local.asmk import Aggregated, InvertedFile
 from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.extractor import SIFT, Extractor
 from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.verification import VERIFIED, QueryParts, best_geometry, verified_order
+from insclr.retrieval.local.verification import (
+    VERIFIED,
+    QueryParts,
+    best_geometry,
+    outline_of,
+    verified_order,
+)
 from insclr.retrieval.store import Regions
 
 
@@ -91,20 +97,32 @@ def _ranked(scores: Scores, own: int) -> tuple[Ids, Scores]:
     return order, scores[order]
 
 
-def true_boxes(labels: Labels) -> dict[int, tuple[float, ...]]:
+def true_boxes(labels: Labels) -> dict[int, Box]:
     """The boxes of index rows as fractions of their images; those of other rows say what is searched for."""
     if labels.boxes is None or labels.roles is None:
         return {}
-    found: dict[int, tuple[float, ...]] = {}
-    for row in labels.role_ids("index").tolist():
-        box = labels.boxes[row]
+    return _outlines(labels, {row: labels.boxes[row] for row in labels.role_ids("index").tolist()})
+
+
+def query_outlines(labels: Labels) -> dict[int, Box]:
+    """The boxes of what is searched for as fractions of their images; none where no row is an index row alone.
+
+    There is no true box to compare a found one with then.
+    """
+    return _outlines(labels, dict(enumerate(labels.query_boxes or ()))) if labels.roles else {}
+
+
+def _outlines(labels: Labels, boxes: Mapping[int, Box | None]) -> dict[int, Box]:
+    found: dict[int, Box] = {}
+    for row, box in boxes.items():
         if box is None:
             continue
         try:
-            width, height = decode(labels.images.file(row)).size
+            outline = outline_of(decode(labels.images.file(row)), box)
         except BadImage:
             continue
-        found[row] = box[0] / width, box[1] / height, box[2] / width, box[3] / height
+        if outline is not None:
+            found[row] = outline
     return found
 
 
@@ -184,6 +202,7 @@ class GeometricVerifier:
     """By matched points."""
 
     features: Sequence[LocalFeatures | None]  # of every row of the labels
+    outlines: Mapping[int, Box]  # of the things in queries that have a box, by row of the labels
     extractor: Extractor = SIFT  # that made them
 
     def order(self, query: int, rows: Ids, scores: Scores) -> tuple[Ids, list[tuple[float, ...] | None]]:
@@ -191,7 +210,7 @@ class GeometricVerifier:
         mine = self.features[query]
         if mine is None:
             return np.arange(len(rows)), [None] * len(rows)
-        parts = [QueryParts(mine, extractor=self.extractor)]
+        parts = [QueryParts(mine, self.outlines.get(query), self.extractor)]
         geometries = [
             best_geometry(parts, theirs) if (theirs := self.features[row]) is not None else None
             for row in rows.tolist()

@@ -30,6 +30,7 @@ from insclr.evaluation.located import (
     RowRanker,
     RowVerifier,
     evaluate_rows,
+    query_outlines,
 )
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import LabelResult, ProtocolResult
@@ -165,7 +166,7 @@ def _verifier(name: str, model: OpenedModel, labels: Labels, extractor: Extracto
 
         return CellVerifier(cells)
     features = image_features(labels.images, labels.query_boxes, extractor)
-    return GeometricVerifier(features, extractor)
+    return GeometricVerifier(features, query_outlines(labels), extractor)
 
 
 def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Ids
+from insclr.data.cells import one_line
 from insclr.data.labels import Labels
 from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.metrics import Ranks
@@ -100,9 +101,9 @@ class LabelResult:
             *self._score_lines(),
             "mAP per instance, lowest first",
         ]
-        lines += [f"{value:9.2f}  {name}" for name, value in self.per_instance().items()]
+        lines += [f"{value:9.2f}  {one_line(name)}" for name, value in self.per_instance().items()]
         lines += ["", "worst queries (AP, rank of the first right result)"]
-        lines += [f"{query.ap:9.2f} {query.first:8d}  {query.path}" for query in self.worst()]
+        lines += [f"{query.ap:9.2f} {query.first:8d}  {one_line(query.path)}" for query in self.worst()]
         return "\n".join(lines)
 
     def _score_lines(self) -> list[str]:

@@ -24,25 +24,21 @@ class Cluster:
     rows: tuple[Row, ...]
 
 
-def cluster(
-    store: Store,
-    min_size: int = 2,
-    likely: float = LIKELY,
-    together: float = TOGETHER,
-    links: Links | None = None,
-) -> list[Cluster]:
+def cluster(store: Store, min_size: int = 2, links: Links | None = None) -> list[Cluster]:
     """Group the images of a store, largest group first; images that match nothing are in none.
 
-    Pairs that are among each other's nearest with a score of `likely` or more are joined, the most similar
-    first, as long as the images of the two groups have the similarity of score `together` on average. What `links`
+    Pairs that are among each other's nearest with a score of LIKELY or more are joined, the most similar
+    first, as long as the images of the two groups have the similarity of score TOGETHER on average. What `links`
     say of images, by the hashes of their content, comes first.
     """
     curve = score_curve_of(store)
-    cutoff, average = curve.similarity_at(likely), curve.similarity_at(together)
+    cutoff, average = curve.similarity_at(LIKELY), curve.similarity_at(TOGETHER)
     ids = store.ids()
-    descriptors = store.descriptors(ids)  # (rows, dim)
-    place = {int(one): i for i, one in enumerate(ids)}
+    descriptors = store.descriptors(ids)
     rows = {row.id: row for row in store.rows_by_path().values()}
+    there = np.isin(ids, list(rows))  # a writer may have deleted some since
+    ids, descriptors = ids[there], descriptors[there]  # descriptors: (rows, dim)
+    place = {int(one): i for i, one in enumerate(ids)}
     hashes = [rows[int(one)].image.hash for one in ids]
     known = known_places(links or Links(), hashes)
     apart = both_ways(known.apart)

@@ -1,5 +1,6 @@
 """Descriptors of images: several scales, whole images or boxes; threads decode and run the engine alike."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -97,8 +98,8 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
         except ValueError:
             raise UserError(f"--scales {scales} is not a list of numbers such as 1.414,1,0.707.") from None
     settings = remembered.with_(**changes)
-    if settings.size < 16 or min(settings.scales) <= 0:
-        raise UserError("The size must be at least 16 pixels and the scales positive.")
+    if settings.size < 16 or not all(0 < scale < math.inf for scale in settings.scales):
+        raise UserError("The size must be at least 16 pixels and the scales positive numbers.")
     return settings
 
 

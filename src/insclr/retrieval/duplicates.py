@@ -39,7 +39,12 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
             close = (found.similarities >= similarity) & (found.ids >= 0)
             for i, place in zip(*np.nonzero(close), strict=True):
                 a, b = int(part[i]), int(found.ids[i, place])
-                if a < b and b in rows and not groups.joined(a, b) and small.agree(rows[a], rows[b]):
+                if (
+                    a < b
+                    and {a, b} <= rows.keys()
+                    and not groups.joined(a, b)
+                    and small.agree(rows[a], rows[b])
+                ):
                     groups.join(a, b)
             bar.advance(len(part))
     sets = [sorted((rows[one] for one in group), key=lambda row: row.image.path) for group in groups.sets()]

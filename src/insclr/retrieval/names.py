@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import escape
 
 from insclr.data.cells import safe_cell, text_of_cell
+from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.files import open_text, whole_file
+from insclr.files import whole_file
 from insclr.retrieval.said import add_images, checked_name, name_thing, read_said
 from insclr.retrieval.store import Entry, Row, Store, open_store
 from insclr.retrieval.things import gallery
@@ -142,19 +143,10 @@ def _from_folders(store: Store) -> dict[str, list[str]]:
 def _from_csv(store: Store, file: Path) -> dict[str, list[str]]:
     rows = store.rows_by_path()
     wanted: dict[str, list[str]] = defaultdict(list)
-    try:
-        with open_text(file, encoding="utf-8-sig", newline="") as text:
-            table = csv.DictReader(text, strict=True)
-            if not {"path", "name"} <= set(table.fieldnames or ()):
-                raise UserError(f"{file}: the first line must name the columns path and name.")
-            for cells in table:
-                path, name = text_of_cell(cells["path"] or ""), text_of_cell(cells["name"] or "")
-                if path not in rows:
-                    raise UserError(f"{file}, line {table.line_num}: there is no photo {path} in the store.")
-                if checked_name(name):
-                    wanted[checked_name(name)].append(rows[path].image.hash)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is no CSV of paths and names ({error}).") from error
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+    for line, cells in read_table(file, ("path", "name")):
+        path, name = text_of_cell(cells["path"]), text_of_cell(cells["name"])
+        if path not in rows:
+            raise UserError(f"{file}, line {line}: there is no photo {path} in the store.")
+        if checked_name(name):
+            wanted[checked_name(name)].append(rows[path].image.hash)
     return wanted

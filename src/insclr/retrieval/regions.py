@@ -14,8 +14,8 @@ _SIDES = (0.2, 0.28, 0.36)
 _LEAST_CELLS = 2
 
 
-def map_regions(maps: Maps, pooling: MapPooling, count: int = MAX_REGIONS) -> list[Regions]:
-    """The `count` regions of every map (batch, channels, height, width) that differ most from each other.
+def map_regions(maps: Maps, pooling: MapPooling) -> list[Regions]:
+    """The MAX_REGIONS regions of every map (batch, channels, height, width) that differ most from each other.
 
     Squares of some sides are pooled and described like the whole; of those that say the same one is kept.
     """
@@ -26,7 +26,7 @@ def map_regions(maps: Maps, pooling: MapPooling, count: int = MAX_REGIONS) -> li
         return [no_regions(dim)] * len(maps)
     described = pooling.squares(maps, squares)  # (batch, squares, dim)
     whole = pooling.whole(maps)  # (batch, dim)
-    chosen = most_different(whole, described, min(count, len(squares)))
+    chosen = most_different(whole, described, min(MAX_REGIONS, len(squares)))
     corners = np.array([(left, top, left + side, top + side) for top, left, side in squares], np.float32)
     boxes = corners / np.array([width, height, width, height], np.float32)
     return [

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,13 +9,12 @@ import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.cells import one_line
-from insclr.data.decode import BadImage, Box, decode, read_image_bytes
-from insclr.data.formats import on_disk
+from insclr.data.decode import Box
+from insclr.data.given import QueryPhoto, UnreadableQuery, is_single
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
-from insclr.files import content_hash
 from insclr.retrieval.copies import group_copies
-from insclr.retrieval.describer import describer_of
+from insclr.retrieval.describer import ModelDescriber, describer_of
 from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.keep_asmk import AsmkSearch
 from insclr.retrieval.local.query import details_of
@@ -37,7 +35,6 @@ MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
 _SPARE = 2  # results looked at for each one asked for, since copies are folded into one
-_MOST_FILTERED = 16_384  # rows that Milvus gives at once
 _asmk = AsmkSearch()
 
 
@@ -135,7 +132,7 @@ def search_files(
 
     An unreadable image is a UserError when it is the only one; among others it is passed over with a reason.
     """
-    single = on_disk(query).is_file() and query.suffix.lower() not in (".txt", ".csv", ".parquet")
+    single = is_single(query)
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
     store = open_store(uri)
     try:
@@ -143,27 +140,37 @@ def search_files(
         describer = describer_of(store.info, model, workers=0, device=device, engine=engine)
         for i, path in enumerate(images.paths):
             try:
-                image = decode(images.file(i), None if box else describer.longest)
-            except BadImage as bad:
+                matches = search_photos(store, describer, [QueryPhoto(images.file(i))], asked, box)
+            except UnreadableQuery as bad:
                 if single:
-                    raise UserError(f"{query} cannot be searched for: {bad.reason}") from bad
+                    raise
                 yield Found(path, error=bad.reason)
-                continue
-            descriptors = describer.images([image], [box], own_size=asked.ranking == "regions")
-            details = details_of(
-                describer,
-                [image],
-                box,
-                [partial(decode, images.file(i))],
-                store=store,
-                ranking=asked.ranking,
-                verifier=asked.verifier,
-            )
-            own = () if box else (content_hash(read_image_bytes(images.file(i))),)
-            matches = search_set(store, descriptors, asked, details, own=own)
-            yield Found(str(query) if single else path, tuple(matches))
+            else:
+                yield Found(str(query) if single else path, tuple(matches))
     finally:
         store.close()
+
+
+def search_photos(
+    store: Store, describer: ModelDescriber, photos: Sequence[QueryPhoto], asked: Search, box: Box | None
+) -> list[Match]:
+    """Search for photos as images of one instance, or for what is inside `box` in each.
+
+    Matches that are the photos themselves are marked, unless a part of them is meant.
+    """
+    images = [photo.picture(None if box else describer.longest) for photo in photos]
+    details = details_of(
+        describer,
+        images,
+        box,
+        [photo.picture for photo in photos],
+        store=store,
+        ranking=asked.ranking,
+        verifier=asked.verifier,
+    )
+    descriptors = describer.images(images, [box] * len(images), own_size=asked.ranking == "regions")
+    own = () if box else tuple(photo.hash for photo in photos)
+    return search_set(store, descriptors, asked, details, own=own)
 
 
 def search_set(
@@ -242,7 +249,8 @@ def _by_asmk(
         raise UserError("--ranking asmk needs the picture of the query itself")
     ids, scores = _asmk.scores(store, cells)
     if where is not None:
-        met = store.search(joined_queries(queries), min(store.count(), _MOST_FILTERED), where).ids[0]
+        # All of them: what local descriptors find may be far by the descriptors of whole images.
+        met = store.search(joined_queries(queries), store.count(), where).ids[0]
         kept = np.isin(ids, met)
         ids, scores = ids[kept], scores[kept]
     ids = ids[np.argsort(-scores, kind="stable")[:top]]

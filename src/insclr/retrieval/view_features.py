@@ -36,10 +36,8 @@ class FeatureDescriber(ModelDescriber):
     are not kept, nor are features at another `size` than the model's own: such files are always described anew.
     """
 
-    def __init__(
-        self, name: str, model: Model | OpenedModel, folder: Path, workers: int = -1, size: int = 0
-    ) -> None:
-        super().__init__(name, model, workers, size)
+    def __init__(self, name: str, model: Model | OpenedModel, folder: Path, size: int = 0) -> None:
+        super().__init__(name, model, size=size)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"views-{_digest(model)}.sqlite"
 
@@ -63,10 +61,12 @@ class FeatureDescriber(ModelDescriber):
                 found = self._computed(
                     images, {i: contents[i] for i in contents if hashes[i] not in kept}, skipped
                 )
-                rows.executemany(
-                    "INSERT OR IGNORE INTO features VALUES (?, ?)",
-                    [(hashes[i], features.tobytes()) for i, features in found.items()],
-                )
+                with rows:  # one transaction, and so one fsync, a batch
+                    rows.execute("BEGIN IMMEDIATE")
+                    rows.executemany(
+                        "INSERT OR IGNORE INTO features VALUES (?, ?)",
+                        [(hashes[i], features.tobytes()) for i, features in found.items()],
+                    )
                 kept |= {hashes[i]: features for i, features in found.items()}
                 for i in contents:
                     if hashes[i] in kept:

@@ -89,22 +89,27 @@ def watch(
 ) -> Iterator[IndexReport | UserError]:
     """Look at the folder every so many seconds for ever; yields what was indexed, and what went wrong.
 
-    A mistake (a store that somebody else writes to, a folder that is unmounted) ends nothing: it is told once,
-    and the files wait for the next look.
+    A mistake (a store that somebody else writes to, a folder that is unmounted, a full disk) ends nothing: it is told
+    once, and the files wait for the next look.
     """
     told = ""
     while True:
         try:
             report = watcher.look()
-        except UserError as error:
+        except (UserError, OSError) as error:
             if str(error) != told:
-                yield error
+                yield error if isinstance(error, UserError) else UserError(_disk_trouble(error))
             told = str(error)
         else:
             told = ""
             if report is not None:
                 yield report
         wait(max(every, watcher.looked_for / _SHARE))
+
+
+def _disk_trouble(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}. The photos wait until that has passed."
 
 
 def _photos(folder: Path) -> ImageList:

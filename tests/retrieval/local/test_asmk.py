@@ -1,23 +1,27 @@
 """ASMK against a slow implementation of its formula; what a store keeps of it; what it says when it cannot."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from blots import placed, textured
+from PIL import Image
 
 from insclr.data.images import list_images
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
+from insclr.files import content_hash
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import MAX_CELLS, image_cells
+from insclr.retrieval.local.cells import MAX_CELLS, Cells, image_cells
+from insclr.retrieval.local.keep_asmk import AsmkSearch, CellsOf, keep_asmk
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.search import Search, search_set
-from insclr.retrieval.store import open_store
+from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store, open_store
 
 
 def unit(*shape: int, seed: int = 0) -> np.ndarray:
@@ -148,6 +152,56 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
     assert matches[0].path == "3.png"
     assert {one.path for one in matches} == {"3.png", "13.png"}
     store.close()
+
+
+def described_store(at: Path, count: int) -> tuple[Store, KeptParts, CellsOf]:
+    """A store of so many photos, the file of its parts, and what describes their cells."""
+    photos = at / "photos"
+    photos.mkdir(parents=True)
+    for seed in range(count):
+        textured(seed, 64).save(photos / f"{seed}.png")
+    store = create_store(at / "s", StoreInfo("m", "f", 4, photos))
+    images = [
+        IndexedImage(f"{seed}.png", content_hash((photos / f"{seed}.png").read_bytes()), 1, 1)
+        for seed in range(count)
+    ]
+    store.upsert(images, np.eye(4, dtype=np.float32)[np.arange(count) % 4])
+
+    def cells_of(pictures: Sequence[Image.Image]) -> list[Cells]:
+        seeds = [int(np.asarray(one).sum()) for one in pictures]
+        return [Cells(unit(300, 160, seed=seed), np.zeros((300, 4), np.float32)) for seed in seeds]
+
+    return store, KeptParts(store.parts), cells_of
+
+
+def test_a_search_while_they_are_made_does_not_hide_the_rest(tmp_path: Path) -> None:
+    store, kept, cells_of = described_store(tmp_path, 3)
+    keep_asmk(store, kept, cells_of, 64)
+    whole = dict(kept.every("asmk"))
+    kept.drop([sorted(whole)[0]])  # as if this one were still to come
+    searcher, query = AsmkSearch(), cells_of([textured(0, 64)])
+    assert len(searcher.scores(store, query)[0]) == 2
+    keep_asmk(store, kept, cells_of, 64)
+    assert dict(kept.every("asmk")) == whole
+    assert len(searcher.scores(store, query)[0]) == 3
+
+
+def test_two_stores_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores, reads = [], []
+    for number in range(2):
+        store, kept, cells_of = described_store(tmp_path / str(number), 3 + number)
+        keep_asmk(store, kept, cells_of, 64)
+        stores.append(store)
+    real = KeptParts.every
+
+    def counted(self: KeptParts, table: str) -> Iterator[tuple[str, bytes]]:
+        reads.append(table)
+        return real(self, table)
+
+    monkeypatch.setattr(KeptParts, "every", counted)
+    searcher, query = AsmkSearch(), cells_of([textured(0, 64)])
+    found = [len(searcher.scores(store, query)[0]) for store in stores * 2]
+    assert (found, len(reads)) == ([3, 4, 3, 4], 2)
 
 
 def test_an_unknown_ranking_is_refused() -> None:

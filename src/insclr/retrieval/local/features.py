@@ -114,7 +114,7 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     """The strongest points of an image; none for one that is tiny or of one colour.
 
     With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone,
-    enlarged as far as LONGEST, since a small thing has few points in a small picture.
+    shrunk only where it is longer than LONGEST: a small thing keeps the points that it would lose in a shrunk whole.
     """
     part = visible_part(image.convert("L"), box)
     if min(part.image.size) < _LEAST_SIDE:

@@ -1,7 +1,9 @@
 """Bring the aggregated local descriptors beside a store up to date with its rows, and search by them."""
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -21,6 +23,8 @@ CellsOf = Callable[[Sequence[Image.Image]], list[Cells]]
 SAMPLE = 1000  # images that a vocabulary is learned from
 _PART = 32  # images described at once
 _NOTE = "asmk"
+_MADE = "asmk-made"  # random, and another one after every run: what was read before its end may be a part
+_STORES = 2  # whose inverted files are held at once: the page compares two
 _OUTGROWN = 2.0  # times the images it was learned for: then the vocabulary is learned anew
 
 
@@ -54,6 +58,7 @@ def keep_asmk(store: Store, kept: KeptParts, cells_of: CellsOf, longest: int) ->
             kept.write("asmk", part)
             part = {}
     kept.write("asmk", part)
+    kept.set_note(_MADE, secrets.token_bytes(8))
 
 
 def _cells(
@@ -74,39 +79,45 @@ def _cells(
             bar.advance(len(part))
 
 
+class _Loaded(NamedTuple):
+    of: tuple[str, bytes]  # the version of the rows and the note of the last `keep_asmk`
+    ids: Ids
+    file: InvertedFile
+
+
 class AsmkSearch:
-    """The inverted file of a store in memory, read again when its rows have changed."""
+    """The inverted files of stores in memory, read again when rows or what is kept of them have changed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._of = ("", "")
-        self._ids: Ids = np.zeros(0, np.int64)
-        self._file: InvertedFile | None = None
+        self._loaded: dict[str, _Loaded] = {}  # by the store's address, the last one used last
 
     def scores(self, store: Store, queries: Sequence[Cells]) -> tuple[Ids, Scores]:
         """Ids of the rows that have aggregated descriptors, and the mean similarity of the queries with them."""
-        with self._lock:
-            version = store.uri, store.version()
-            if self._file is None or self._of != version:
-                self._load(store)
-                self._of = version
-            ids, file = self._ids, self._file
-        assert file is not None
-        aggregated = [file.codebook.aggregate(one.descriptors, QUERY_WORDS) for one in queries]
-        return ids, np.mean([file.scores(one) for one in aggregated], axis=0).astype(np.float32)
-
-    def _load(self, store: Store) -> None:
         kept = KeptParts(store.parts)
         try:
-            known = kept.note(_NOTE)
-            found = {content: Aggregated.from_bytes(one) for content, one in kept.every("asmk")}
+            with self._lock:
+                of = store.version(), kept.note(_MADE) or b""
+                loaded = self._loaded.pop(store.uri, None)
+                if loaded is None or loaded.of != of:
+                    loaded = _load(store, kept, of)
+                self._loaded[store.uri] = loaded
+                if len(self._loaded) > _STORES:
+                    del self._loaded[next(iter(self._loaded))]
         finally:
             kept.close()
-        if known is None or not found:
-            raise UserError(
-                f"the store {store.uri} has no local descriptors: make them with `insclr index MODEL IMAGES --store "
-                f"{store.uri} --asmk`, or search without --ranking asmk"
-            )
-        rows = [row for row in store.rows_by_path().values() if row.image.hash in found]
-        self._ids = np.array([row.id for row in rows], dtype=np.int64)
-        self._file = InvertedFile(Codebook.from_bytes(known), [found[row.image.hash] for row in rows])
+        aggregated = [loaded.file.codebook.aggregate(one.descriptors, QUERY_WORDS) for one in queries]
+        return loaded.ids, np.mean([loaded.file.scores(one) for one in aggregated], axis=0).astype(np.float32)
+
+
+def _load(store: Store, kept: KeptParts, of: tuple[str, bytes]) -> _Loaded:
+    known = kept.note(_NOTE)
+    found = {content: Aggregated.from_bytes(one) for content, one in kept.every("asmk")}
+    if known is None or not found:
+        raise UserError(
+            f"the store {store.uri} has no local descriptors: make them with `insclr index MODEL IMAGES --store "
+            f"{store.uri} --asmk`, or search without --ranking asmk"
+        )
+    rows = [row for row in store.rows_by_path().values() if row.image.hash in found]
+    ids = np.array([row.id for row in rows], dtype=np.int64)
+    return _Loaded(of, ids, InvertedFile(Codebook.from_bytes(known), [found[row.image.hash] for row in rows]))

@@ -3,8 +3,9 @@
 import numpy as np
 
 from insclr.arrays import Descriptors, Ids
+from insclr.engine.protocol import unit_rows
 from insclr.retrieval.rerank.graph import neighbour_graph, once_per_database
-from insclr.retrieval.rerank.ranking import Ranking, reorder, rescore, unit_rows
+from insclr.retrieval.rerank.ranking import Ranking, reorder, rescore
 
 _ROWS = 1024  # rows averaged at once
 

@@ -19,8 +19,9 @@ def once_per_database(
 ) -> Callable[Concatenate[Descriptors, P], T]:
     """Remember what `build` made for a database array as long as that array lives.
 
-    A search server thus pays for a graph once. What is built must not hold the array itself, and the array
-    must not be changed in place.
+    So a measurement, which ranks many queries against one array, pays for a graph once; a search, whose shortlist is
+    an array of its own, pays each time. What is built must not hold the array itself, and the array must not be
+    changed in place.
     """
     built: dict[tuple[object, ...], T] = {}
 

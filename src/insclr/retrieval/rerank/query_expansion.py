@@ -3,7 +3,8 @@
 import numpy as np
 
 from insclr.arrays import Descriptors
-from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, reorder, rescore, unit_rows
+from insclr.engine.protocol import unit_rows
+from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, reorder, rescore
 
 
 def aqe(queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 3) -> Ranking:

@@ -76,9 +76,3 @@ def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     falling = np.where(behind, old, 0) - np.where(np.isinf(best_behind), 0, best_behind) + lowest
     new = np.where(behind, falling, new).astype(np.float32)
     return Ranking(np.take_along_axis(ranking.ids, order, axis=1), new, ranking.own)
-
-
-def unit_rows(descriptors: Descriptors) -> Descriptors:
-    """Each row divided by its length; a row of zeros stays."""
-    lengths = np.linalg.norm(descriptors, axis=1, keepdims=True)
-    return np.asarray(descriptors / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -173,7 +173,14 @@ class LocalStore:
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The descriptors of these ids in this order; KeyError when one is gone."""
-        return self._loaded().descriptors(np.asarray(ids, dtype=np.int64))
+        wanted = np.asarray(ids, dtype=np.int64)
+        try:
+            return self._loaded().descriptors(wanted)
+        except KeyError:
+            if self.version() == self._loaded_version:
+                raise
+            self._load_again_at = 0.0  # a row that a writer has just added: reloading cannot be put off
+            return self._loaded().descriptors(wanted)
 
     def count(self) -> int:
         """How many rows there are."""

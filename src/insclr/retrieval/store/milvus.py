@@ -90,7 +90,10 @@ class MilvusStore:
         found = server.describe(self._name)[0] or self.note("info")
         if found is None:
             raise UserError(HALF_MADE.format(uri=uri))
-        return StoreInfo.from_json(found)
+        try:
+            return StoreInfo.from_json(found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(uri, error) from error
 
     @property
     def _notes(self) -> str:
@@ -215,7 +218,10 @@ class MilvusStore:
             return []
         self._server.load(self._journal)
         found = self._server.every(self._journal, "name", ["name", "text"], _ENTRIES)
-        return sorted(parse_entry(row["name"], row["text"]) for row in found)
+        try:
+            return sorted(parse_entry(row["name"], row["text"]) for row in found)
+        except ValueError as error:
+            raise _damaged(self.uri, error) from error
 
     def version(self) -> str:
         """Changes whenever the rows change."""
@@ -302,6 +308,10 @@ def _row(entity: Mapping[str, Any]) -> Row:
 
 def _text(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
+
+
+def _damaged(uri: str, error: Exception) -> UserError:
+    return UserError(f"the store at {uri} is damaged ({error}): index into a new one, under another name")
 
 
 def _refuse_others(server: MilvusServer) -> None:

@@ -167,5 +167,5 @@ def _write(coarse: Any, file: Path) -> None:
         for old in file.parent.glob(f"{file.name.split('-')[0]}-*{file.suffix}"):
             if old != file:
                 old.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # faiss has no other for a folder that it may not write to
         _log.warning("%s cannot be kept (%s): it is made again next time", file, error)

@@ -85,14 +85,6 @@ def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
     return condition
 
 
-def columns_of(condition: Condition) -> set[str]:
-    """The columns a condition looks at."""
-    if isinstance(condition, Compare | Contains):
-        return {condition.column}
-    inner = (condition.condition,) if isinstance(condition, Not) else condition.conditions
-    return set().union(*(columns_of(one) for one in inner))
-
-
 class _Token(NamedTuple):
     kind: str
     value: str  # without its quotes
