@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import select
@@ -19,6 +20,7 @@ from PIL import Image
 from insclr.data.decode import BadImage
 from insclr.web.decode_worker import FRAME
 
+_log = logging.getLogger(__name__)
 _MAX_ANSWER = 1_000_000_000  # bytes
 _JOBS = 500  # of one worker: then a fresh one takes its place
 _SLICE = 50  # ms between two looks at the client
@@ -113,11 +115,19 @@ class DecodePool:
                 raise ClientGone
             with contextlib.suppress(queue.Empty):
                 place = self._places.get(timeout=_SLICE / 1000)
-                if place is None:
-                    place = _Worker()
-                    self._live.add(place)
-                return place
+                return place or self._started()
         raise Busy
+
+    def _started(self) -> "_Worker":
+        """A new worker for the place just taken; Busy, and the place is free again, when none can be started."""
+        try:
+            worker = _Worker()
+        except OSError as error:  # no memory, processes or open files are left
+            self._places.put(None)
+            _log.warning("no process can be started to decode images: %s", error)
+            raise Busy from None
+        self._live.add(worker)
+        return worker
 
 
 class _Overran(Exception):
