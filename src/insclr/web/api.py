@@ -138,7 +138,8 @@ async def search(
     uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
     query = _Query(store, asked, uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
     gone = threading.Event()
-    if not (uploads or any(row_boxes) or asked.verifier or asked.ranking == "asmk"):
+    foreign = any(ref.partition(":")[0] != str(store) for ref in rows)  # their descriptors are another model's
+    if not (uploads or foreign or any(row_boxes) or asked.verifier or asked.ranking == "asmk"):
         return await run_in_threadpool(_answer, served, query, gone)
     # Decoding waits for its turn in a thread: only so many may do so, or none would be left for other requests.
     try:
