@@ -13,7 +13,7 @@ import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -44,6 +44,14 @@ class DecodedImage:
     factor: int
 
 
+class Part(NamedTuple):
+    """The size of a part of an image, in pixels or as fractions of the image's sides."""
+
+    width: float
+    height: float
+    fractions: bool
+
+
 class DecodePool:
     """`workers` processes, started when they are needed; a job has `seconds`, and waits so long for its turn."""
 
@@ -62,15 +70,15 @@ class DecodePool:
         source: bytes | Path,
         longest: int,
         *,
-        part: tuple[float, float] | None = None,
+        part: Part | None = None,
         max_pixels: int,
         gone: threading.Event | None = None,
     ) -> DecodedImage:
-        """Decode an image of which `longest`, or so much of a `part` of this size in pixels, is wanted.
+        """Decode an image of which `longest`, or so much of a `part` of this size, is wanted.
 
         Raises BadImage, Busy or ClientGone.
         """
-        job = {"longest": longest, "part": part, "max_pixels": max_pixels, "jpeg": 0}
+        job: dict[str, Any] = {"longest": longest, "part": part, "max_pixels": max_pixels, "jpeg": 0}
         header, content = self._run(source, job, gone)
         image = Image.frombytes("RGB", tuple(header["size"]), content)
         return DecodedImage(image, tuple(header["whole"]), header["factor"])

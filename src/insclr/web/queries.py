@@ -20,7 +20,7 @@ from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.search import Search
 from insclr.retrieval.store import Row
-from insclr.web.decode_pool import DecodedImage, DecodePool
+from insclr.web.decode_pool import DecodedImage, DecodePool, Part
 from insclr.web.served import Refused, Served, ServedStore
 
 
@@ -174,7 +174,7 @@ class QueryImages:
     def _decoded(
         self, source: bytes | Path, box: Box | None, longest: int, limit: int
     ) -> tuple[Image.Image, Box | None]:
-        part = None if box is None else _extent(source, box, self.fractions)
+        part = None if box is None else Part(box[2] - box[0], box[3] - box[1], self.fractions)
         found = self.decoders.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
         inside = _box_in_pixels(box, found.whole, self.fractions)
         return found.image, None if inside is None else _scaled(inside, found)
@@ -187,17 +187,6 @@ def _refused(status: int, what: str) -> Iterator[None]:
     except BadImage as bad:
         large = status == 415 and bad.reason.startswith("too large")
         raise Refused(413 if large else status, f"{what}: {bad.reason}") from bad
-
-
-def _extent(source: bytes | Path, box: Box, fractions: bool) -> tuple[float, float]:
-    """Width and height of a box in pixels."""
-    left, top, right, bottom = box
-    if not fractions:
-        return right - left, bottom - top
-    header = read_header(source)
-    # The header's sides may be swapped in the upright picture: the longer one is what matters.
-    side = max(header.width, header.height)
-    return (right - left) * side, (bottom - top) * side
 
 
 def _scaled(box: Box, found: DecodedImage) -> Box:
