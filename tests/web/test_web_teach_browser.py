@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,20 @@ def test_a_screen_is_answered_by_taps_and_by_keys(window: Window, collection: Se
         window.until(lambda: window.one("#count").text == "2 screens answered")
     window.one("#undo").click()
     window.until(lambda: window.all(".toast"))
+
+
+def test_an_answer_to_what_the_model_before_asked_is_not_written_and_asked_anew(
+    window: Window, collection: ServedStore
+) -> None:
+    window.open("teach")
+    window.until(lambda: window.all("#candidates .pick"))
+    collection.store.info = replace(collection.store.info, fingerprint="of a model that learned meanwhile")
+    window.press("n")
+    window.until(lambda: "A new model" in window.one(".toast").text)
+    assert collection.store.journal() == []
+    window.until(lambda: window.all("#candidates .pick"))
+    window.press("n")
+    window.until(lambda: window.one("#count").text == "1 screen answered")
 
 
 @pytest.mark.parametrize("page", ["", "things", "teach"])

@@ -60,6 +60,16 @@ class AboutAnswer(BaseModel):
     originals: bool = Field(description="whether the files themselves are given")
 
 
+class Shown(BaseModel):
+    """What shows rows of a store, or says something about them."""
+
+    fingerprint: str = Field(
+        max_length=128,
+        description="of the store's model: an answer that carries another one is refused (409), since the rows "
+        "of a new model's store are others",
+    )
+
+
 class PictureAnswer(BaseModel):
     """An indexed picture."""
 

@@ -49,6 +49,10 @@ SAYS: dict[int | str, dict[str, Any]] = {
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
     503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
 }
+WRITE_SAYS = SAYS | {
+    409: {"model": Problem, "description": "A new model is served by now, or it cannot learn just now"},
+    422: {"model": Problem, "description": "A field that cannot be understood"},
+}
 _SEARCH_SAYS = SAYS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
     415: {"model": Problem, "description": "Not a picture"},

@@ -59,6 +59,13 @@ class ServedStore:
             raise Refused(404, f"there is no row {id_} in this store")
         return found[0]
 
+    def require_shown(self, fingerprint: str) -> None:
+        """Refuse what a page says about another model's rows: after learning, their ids stand for other photos."""
+        if fingerprint != self.store.info.fingerprint:
+            raise Refused(
+                409, "a new model is served since this page was loaded: nothing was written, please look again"
+            )
+
     def file(self, row: Row) -> Path:
         """Where the picture of a row is: the only way from a request to the disk."""
         return self.store.info.root / row.image.path
