@@ -66,7 +66,11 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
     """
     said = read_said(store) if said is None else said
     groups = cluster(store, 1, links=links_to_learn(said))
-    taken_out = {link.other for link in said.links if not link.same}
+    apart: dict[str, set[str]] = defaultdict(set)  # image: others that were said to show something else
+    for link in said.links:
+        if not link.same:
+            apart[link.one].add(link.other)
+            apart[link.other].add(link.one)
     members: dict[str, list[Row]] = defaultdict(list)
     alone: list[Row] = []
     for group in groups:
@@ -78,9 +82,11 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
         for row in group.rows:
             if row.image.hash in said.thing_of:
                 members[said.thing_of[row.image.hash]].append(row)
-        if common and not all(row.image.hash in taken_out for row in rest):
-            members[common] += rest
-        elif len(rest) > 1:
+        if common:
+            thing = said.things[common].images
+            members[common] += [row for row in rest if apart[row.image.hash].isdisjoint(thing)]
+            rest = [row for row in rest if not apart[row.image.hash].isdisjoint(thing)]
+        if len(rest) > 1:
             members[f"{_GROUP}{rest[0].image.hash}"] = rest
         else:
             alone += rest
