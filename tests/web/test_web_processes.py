@@ -16,7 +16,7 @@ from insclr.web.settings import ServeSettings
 
 @pytest.fixture
 def served(collection: ServedStore) -> Served:
-    return Served((collection,), ServeSettings(), DecodePool(1), Room(1), Room(1), Numbers())
+    return Served((collection,), ServeSettings(), DecodePool(1), Room(1), Room(1), Room(1), Numbers())
 
 
 @pytest.fixture

@@ -83,10 +83,12 @@ class DecodePool:
         image = Image.frombytes("RGB", tuple(header["size"]), content)
         return DecodedImage(image, tuple(header["whole"]), header["factor"])
 
-    def jpeg(self, source: Path, side: int, quality: int, max_pixels: int) -> bytes:
-        """A small JPEG of an image; raises BadImage or Busy."""
+    def jpeg(
+        self, source: Path, side: int, quality: int, max_pixels: int, gone: threading.Event | None = None
+    ) -> bytes:
+        """A small JPEG of an image; raises BadImage, Busy or ClientGone."""
         job = {"longest": side, "part": None, "max_pixels": max_pixels, "jpeg": quality}
-        return self._run(source, job, None)[1]
+        return self._run(source, job, gone)[1]
 
     def close(self) -> None:
         """End the workers; whoever waits for one gets Busy."""

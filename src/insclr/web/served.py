@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ class ServedStore:
         """Refuse what a page says about another model's rows: after learning, their ids stand for other photos."""
         if fingerprint != self.store.info.fingerprint:
             raise Refused(
-                409, "a new model is served since this page was loaded: nothing was written, please look again"
+                409,
+                "a new model is served since this page was loaded: nothing was written, please look again",
             )
 
     def file(self, row: Row) -> Path:
@@ -103,27 +105,31 @@ class ServedStore:
         chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
         return self.store.rows([int(one) for one in chosen])
 
-    def thumbnail(self, row: Row, decoders: DecodePool) -> bytes:
-        """A small JPEG of the row's picture, kept where the store can be written.
+    def kept_thumbnail(self, row: Row) -> bytes | None:
+        """The small JPEG that was made of the row's picture; None when there is none, or the picture is gone."""
+        file = self._thumbnail_file(row)
+        return file.read_bytes() if file.exists() and is_there(on_disk(self.file(row))) else None
 
-        Raises BadImage when the file gives none (any more).
+    def thumbnail(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
+        """Make a small JPEG of the row's picture, and keep it where the store can be written.
+
+        Raises BadImage when the file gives none (any more), Busy or ClientGone.
         """
-        name = row.image.hash
-        file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
-        source = self.file(row)
-        if file.exists() and is_there(on_disk(source)):
-            return file.read_bytes()
-        small = decoders.jpeg(source, THUMBNAIL, 82, MAX_PIXELS)
+        small = decoders.jpeg(self.file(row), THUMBNAIL, 82, MAX_PIXELS, gone)
         try:
-            with whole_file(file) as scratch:
+            with whole_file(self._thumbnail_file(row)) as scratch:
                 scratch.write_bytes(small)
         except OSError as error:
             _log.debug("thumbnails cannot be kept: %s", error)
         return small
 
-    def preview(self, row: Row, decoders: DecodePool) -> bytes:
-        """A JPEG to look at closely; raises BadImage when the file gives no picture."""
-        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS)
+    def preview(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
+        """A JPEG to look at closely; raises BadImage when the file gives no picture, Busy or ClientGone."""
+        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS, gone)
+
+    def _thumbnail_file(self, row: Row) -> Path:
+        name = row.image.hash
+        return self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
 
     def name(self) -> str:
         """The last part of the store's address."""
@@ -140,7 +146,8 @@ class Served:
     stores: tuple[ServedStore, ...]
     settings: ServeSettings
     decoders: DecodePool
-    uploads: Room  # requests with pictures at once
+    uploads: Room  # requests at once that search for pictures which are decoded
+    previews: Room  # requests at once for JPEGs of indexed pictures
     bytes: Room  # of all requests together
     numbers: Numbers
 

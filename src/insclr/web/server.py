@@ -60,6 +60,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         settings,
         DecodePool(settings.decoders, settings.decode_seconds),
         uploads=Room(settings.max_uploads),
+        previews=Room(settings.max_previews),
         bytes=Room(settings.max_server_bytes),
         numbers=Numbers(),
     )
@@ -140,6 +141,7 @@ def _tell_state(app: "FastAPI", served: "Served") -> None:
     async def metrics() -> PlainTextResponse:
         gauges = {
             "uploads_in_progress": float(served.uploads.taken),
+            "previews_in_progress": float(served.previews.taken),
             "request_bytes_in_progress": float(served.bytes.taken),
             "decoders_killed_total": float(served.decoders.killed),
         }
