@@ -4,6 +4,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,8 +55,9 @@ class Gallery:
                 return thing
         raise UserError("This thing is not there any more: go back to the gallery.")
 
+    @cached_property
     def thing_of(self) -> dict[int, ShownThing]:
-        """The thing of every row that is in one."""
+        """The thing of every row that is in one, by the row's id."""
         return {row.id: thing for thing in self.things for row in thing.rows}
 
 
