@@ -8,12 +8,14 @@ from pydantic import BaseModel, Field
 
 from insclr.retrieval.said import (
     MAX_NAME,
+    as_one,
     describe_entry,
     hide_thing,
     merge_things,
     name_thing,
     remove_images,
     undo,
+    whole_act,
 )
 from insclr.retrieval.things import ShownThing, hashes_of, made_durable
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
@@ -122,7 +124,7 @@ def things(
         things=[_thing(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
-        undo=describe_entry(entries[-1], {}) if entries else "",
+        undo=describe_entry(as_one(whole_act(entries[-1], entries)), {}) if entries else "",
     )
 
 
@@ -158,7 +160,7 @@ def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done
     """Give a thing a name."""
     home, found = _found(served, store, thing)
     id_, entries = made_durable(found)
-    if entries:  # its photos and its name are one entry, and one undo
+    if entries:  # its photos and its name are one act, and one undo
         entries = name_thing(id_, body.name, [row.image.hash for row in found.rows])
     else:
         entries = name_thing(id_, body.name, [])
