@@ -194,11 +194,13 @@ def as_one(act: Sequence[Entry]) -> Entry:
     return replace(act[-1], data={**act[-1].data, "images": images})
 
 
-def describe_entry(entry: Entry, paths: Mapping[str, str]) -> str:
-    """An entry in words; `paths` names photos by the hashes of their content."""
+def describe_entry(entry: Entry, paths: Mapping[str, str] | None = None) -> str:
+    """An entry in words; `paths` names photos by the hashes of their content, and without it none is named."""
     data = entry.data
     images = len(data.get("images", ()))
-    query = paths.get(str(data.get("query", "")), "a photo that is not here")
+    query = "a photo"
+    if paths is not None:
+        query = paths.get(str(data.get("query", "")), "a photo that is not here")
     if entry.kind == "answer":  # the only kind whose `same` is a list
         return f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different"
     words = {

@@ -124,7 +124,7 @@ def things(
         things=[_thing(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
-        undo=describe_entry(as_one(whole_act(entries[-1], entries)), {}) if entries else "",
+        undo=describe_entry(as_one(whole_act(entries[-1], entries))) if entries else "",
     )
 
 
@@ -219,7 +219,7 @@ def take_back(served: Offer, store: StoreNumber, body: Undone) -> Done:
     home = served.store(store)
     entry = undo(home.store, body.entry)
     home.said.changed()
-    return Done(id=entry.id, said=describe_entry(entry, {}))
+    return Done(id=entry.id, said=describe_entry(entry))
 
 
 def _found(served: Served, store: int, thing: str) -> tuple[ServedStore, ShownThing]:
