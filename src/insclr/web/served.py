@@ -18,6 +18,7 @@ from insclr.retrieval.describer import Describer
 from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.proof import FirstResults
 from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
 from insclr.web.decode_pool import DecodePool
@@ -51,6 +52,7 @@ class ServedStore:
         self.store = store
         self.describer = describer
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
+        self._results: tuple[str, FirstResults] | None = None
         self.said = SaidState(store)
 
     def row(self, id_: int) -> Row:
@@ -98,6 +100,13 @@ class ServedStore:
         if self._columns[0] != version:
             self._columns = (version, columns_of(self.store))
         return self._columns[1]
+
+    def results(self) -> FirstResults:
+        """What searches for its own pictures give first, kept as long as the rows stay as they are."""
+        version, kept = self.store.version(), self._results
+        if kept is None or kept[0] != version:
+            self._results = kept = (version, FirstResults(self.store))
+        return kept[1]
 
     def sample(self, count: int, seed: int) -> list[Row]:
         """Some rows by chance, the same for the same seed."""

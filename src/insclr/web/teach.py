@@ -142,14 +142,14 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     """The next result of the fair sample, and how precise search is as far as it was judged."""
     home = served.store(store)
     said = home.said.said()
-    stores = [one.store for one in served.stores]
-    drawn = FairSample(stores, said)
+    stores = served.stores
+    drawn = FairSample([one.results() for one in stores], said)
     found = [drawn.precision(place) for place in range(len(stores))]
     following = drawn.following()
     query = result = None
     if following is not None:
-        by_hash = {row.image.hash: row for row in home.store.rows_by_path().values()}
-        shown = [by_hash[image] for image in (following[0].query, following[0].result) if image in by_hash]
+        ids, images = home.results().images, (following[0].query, following[0].result)
+        shown = home.store.rows([ids[image] for image in images if image in ids])
         if len(shown) == 2:
             query, result = (_picture(served, store, row) for row in shown)
     return SampleAnswer(
@@ -161,7 +161,7 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         judged=len(said.judged),
         counted=found[0].judged,
         enough=ENOUGH,
-        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(served.stores, found, strict=True)],
+        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(stores, found, strict=True)],
     )
 
 
