@@ -39,7 +39,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
 
     settings = settings or ServeSettings()
 
-    # The usual documentation pages load scripts from other hosts: we bring our own.
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
@@ -51,7 +50,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         title="InsCLR search",
         version=__version__,
         summary="Show a photo, get every photo of that thing.",
-        docs_url=None,
+        docs_url=None,  # the usual documentation pages load scripts from other hosts: we bring our own
         redoc_url=None,
         lifespan=lifespan,
     )
