@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
 from insclr.files import content_hash
@@ -26,6 +27,7 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
+from insclr.web.decode_pool import ClientGone
 from insclr.web.originals import original_response
 from insclr.web.queries import QuerySet, describe_queries, query_details, query_form
 from insclr.web.served import Refused, Served
@@ -214,11 +216,13 @@ async def _decoded(
 
     A page asks for many at once: they wait.
     """
-    await request.body()  # there is none; a client that has left is noticed once it was read
     try:
+        await request.body()  # there is none; a client that has left is noticed once it was read
         return await in_turn(request, served.previews, "decoded", work, patience=served.decoders.seconds)
     except BadImage as bad:
         raise Refused(404, f"{row.image.path}: {bad.reason}") from bad
+    except ClientDisconnect:
+        raise ClientGone from None
 
 
 @api.get("/stores/{store}/rows/{row}/original", responses=SAYS | _FILE, response_class=Response)
