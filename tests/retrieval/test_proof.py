@@ -1,5 +1,6 @@
 """The proof: its interval by hand, and what a judgement costs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from insclr.data.images import list_images
 from insclr.retrieval.index import index_images
 from insclr.retrieval.proof import FairSample, FirstResults, Precision
 from insclr.retrieval.said import judge, replay
-from insclr.retrieval.store import Entry, open_store
+from insclr.retrieval.store import Entry, Neighbours, open_store
 
 
 def test_wilson_interval_of_a_textbook() -> None:
@@ -36,11 +37,16 @@ def test_the_tenth_judgement_costs_no_more_searches_than_the_first(
     index_images(HistogramDescriber(), list_images(tmp_path / "photos"), tmp_path / "store")
     stores = [open_store(tmp_path / "store") for _ in range(2)]  # after, before
     searched: list[int] = []
+
+    def counted(search: Callable[..., Neighbours]) -> Callable[..., Neighbours]:
+        def count(*asked: object) -> Neighbours:
+            searched.append(1)
+            return search(*asked)
+
+        return count
+
     for store in stores:
-        search = store.search
-        monkeypatch.setattr(
-            store, "search", lambda *asked, search=search: searched.append(1) or search(*asked)
-        )
+        monkeypatch.setattr(store, "search", counted(store.search))
     results = [FirstResults(store) for store in stores]
     entries: list[Entry] = []
     for number in range(10):

@@ -10,7 +10,6 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from insclr.data import decode
-from insclr.web import decode_pool
 from insclr.web.decode_pool import Busy, DecodePool, Part
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
@@ -36,7 +35,7 @@ def test_a_worker_that_cannot_be_started_leaves_its_place_to_the_next_job(
         raise BlockingIOError("Resource temporarily unavailable")
 
     with monkeypatch.context() as patched:
-        patched.setattr(decode_pool.subprocess, "Popen", no_process)
+        patched.setattr("insclr.web.decode_pool.subprocess.Popen", no_process)
         for _ in range(2):
             with pytest.raises(Busy):
                 pool.pixels(png(8, 8), 8, max_pixels=100)
