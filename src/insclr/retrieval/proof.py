@@ -66,15 +66,18 @@ class FirstResults:
         self.store = store
         self.images = {row.image.hash: row.id for row in store.rows_by_path().values()}  # hash: id
         self._hash = {id_: image for image, id_ in self.images.items()}
-        self._found: dict[tuple[str, int], str] = {}
+        self._found: dict[tuple[str, int], list[str]] = {}
 
     def at(self, query: str, rank: int) -> str:
         """The result at this rank, from 1, by the hash of its content; empty where there are not so many."""
-        if (query, rank) not in self._found:
-            ids = self.store.search(self.store.descriptors([self.images[query]]), rank + 4).ids[0]
-            others = [self._hash[int(one)] for one in ids if self._hash.get(int(one), query) != query]
-            self._found[query, rank] = others[rank - 1] if len(others) >= rank else ""
-        return self._found[query, rank]
+        depth = max(rank, DEPTH)  # one search for all ranks: equally similar results have one order
+        if (query, depth) not in self._found:
+            ids = self.store.search(self.store.descriptors([self.images[query]]), depth + 4).ids[0]
+            self._found[query, depth] = [
+                self._hash[int(one)] for one in ids if self._hash.get(int(one), query) != query
+            ]
+        others = self._found[query, depth]
+        return others[rank - 1] if len(others) >= rank else ""
 
 
 class FairSample:
