@@ -12,6 +12,7 @@ import httpx
 import safetensors.torch
 import torch
 from drawn_store import make_store
+from histogram_describer import HistogramDescriber
 from killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
 from running_server import Server, running
 
@@ -20,6 +21,7 @@ from insclr.retrieval.said import Said, name_thing, read_said
 from insclr.retrieval.store import Entry, open_store
 from insclr.retrieval.things import gallery
 
+SHOWN = HistogramDescriber.fingerprint
 SETTINGS = "workers=1 checkpoint_every=20 rounds.steps=60 rounds.epochs=0 rounds.tuples=16"
 
 
@@ -98,15 +100,15 @@ class Teacher(threading.Thread):
 
     def _wanted(self, client: httpx.Client, base: str, act: str) -> tuple[str, dict[str, object]] | None:
         """The address and the content of an act; None where there is nothing to do it to."""
-        dice = self.dice
+        dice, shown = self.dice, {"fingerprint": SHOWN}
         if act in ("answer", "skip", "judge"):
             one, two, three = dice.sample([row["ref"] for row in client.get(f"{base}/sample").json()], 3)
             return {
-                "answer": ("/teach/answer", {"query": one, "same": [two], "different": [three]}),
-                "skip": ("/teach/skip", {"query": one}),
+                "answer": ("/teach/answer", shown | {"query": one, "same": [two], "different": [three]}),
+                "skip": ("/teach/skip", shown | {"query": one}),
                 "judge": (
                     "/teach/judge",
-                    {"query": one, "result": two, "rank": 1, "model": "m", "same": True},
+                    shown | {"query": one, "result": two, "rank": 1, "model": SHOWN, "same": True},
                 ),
             }[act]
         found = client.get(f"{base}/things").json()
@@ -121,8 +123,8 @@ class Teacher(threading.Thread):
             return None
         content: dict[str, dict[str, object]] = {
             "name": {"name": f"thing of {dice.randrange(10**6)}"},
-            "remove": {"refs": dice.sample(refs, 1)},
-            "split": {"refs": refs[: len(refs) // 2], "name": "a half"},
+            "remove": shown | {"refs": dice.sample(refs, 1)},
+            "split": shown | {"refs": refs[: len(refs) // 2], "name": "a half"},
             "merge": {"into": other},
             "hide": {"hidden": dice.random() < 0.5},
         }

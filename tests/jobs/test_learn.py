@@ -32,9 +32,10 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "pretrained:efficientnet_lite0"
-    images = list_images(small_collection).subset(range(24))
+    images = list_images(small_collection).subset(range(23, -1, -1))
     index_images(ModelDescriber(name, resolve_model(name), 0), images, tmp_path / "store")
     store = open_store(tmp_path / "store")
+    ids = {path: row.id for path, row in store.rows_by_path().items()}
     image = {path: row.image.hash for path, row in store.rows_by_path().items()}
     paths = sorted(image)
     with pytest.raises(UserError, match="Nobody has said anything"):
@@ -45,7 +46,8 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     done = learn(str(tmp_path / "store"), tmp_path / "first", "fast", SMALL, "cpu")
     learned = open_store(done.store)
     assert learned.info.fingerprint != store.info.fingerprint
-    assert sorted(learned.rows_by_path()) == paths
+    # Pages that are open go on naming the same photos, also where paths sort otherwise.
+    assert {path: row.id for path, row in learned.rows_by_path().items()} == ids
     assert read_said(learned).name_of(image[paths[0]]) == "mug"
     assert len(read_said(learned).links) == 2
     # Learning from the learned store finds every feature where the first time left it.

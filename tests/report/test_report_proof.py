@@ -10,7 +10,7 @@ from test_run_report import make_run
 from insclr.data.images import list_images
 from insclr.report.proof import report_proof
 from insclr.retrieval.index import index_images
-from insclr.retrieval.proof import FairSample
+from insclr.retrieval.proof import FairSample, FirstResults
 from insclr.retrieval.said import judge, read_said
 from insclr.retrieval.store import open_store
 
@@ -25,7 +25,7 @@ def test_after_thirty_judged_results_the_report_says_how_precise_search_is(tmp_p
     for number in range(30):
         assert report_proof([store], ["Now"]) == [f"{number} of 30 results judged"]
         assert not (run / "report.html").exists()
-        drawn = FairSample([store], read_said(store)).following()
+        drawn = FairSample([FirstResults(store)], read_said(store)).following()
         assert drawn is not None
         draw, model = drawn
         # Every third is said to be wrong: 20 of 30 are right, 0.667; Wilson's interval by hand: 0.488 to 0.808.

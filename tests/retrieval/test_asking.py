@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from histogram_describer import HistogramDescriber, draw_things
+from PIL import Image
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
@@ -44,6 +45,24 @@ def test_what_was_answered_reaches_the_images_of_a_list_by_their_content(
     assert frozenset((groups[place["0/0.png"]], groups[place["1/0.png"]])) in apart
     assert bool(taught.spoken[place["1/0.png"]])
     assert not bool(taught.spoken.all())
+
+
+def test_what_was_answered_reaches_the_frames_of_a_video(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    from made_formats import write_video
+
+    write_video(photos / "clip.mp4", [Image.open(photos / f"{thing}/0.png") for thing in (0, 1)])
+    index_images(HistogramDescriber(), list_images(photos), tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    image = {path: row.image.hash for path, row in store.rows_by_path().items()}
+    frame = next(path for path in image if path.startswith("clip.mp4#"))
+    store.append([answer(image["0/0.png"], [image[frame]], [])])
+    store.close()
+    images = list_images(photos)
+    taught = taught_images(str(tmp_path / "store"), images)
+    place, other = images.paths.index(frame), images.paths.index("0/0.png")
+    assert bool(taught.spoken[place])
+    assert int(taught.groups[place]) == int(taught.groups[other])
 
 
 @pytest.mark.usefixtures("photos")

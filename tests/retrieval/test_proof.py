@@ -1,8 +1,16 @@
-"""The interval of the proof, by hand."""
+"""The proof: its interval by hand, and what a judgement costs."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from histogram_describer import HistogramDescriber, draw_things
 
-from insclr.retrieval.proof import Precision
+from insclr.data.images import list_images
+from insclr.retrieval.index import index_images
+from insclr.retrieval.proof import FairSample, FirstResults, Precision
+from insclr.retrieval.said import judge, replay
+from insclr.retrieval.store import Entry, Neighbours, open_store
 
 
 def test_wilson_interval_of_a_textbook() -> None:
@@ -20,3 +28,32 @@ def test_certainty_is_never_claimed() -> None:
 def test_few_judgements_say_how_many_are_missing() -> None:
     assert Precision(5, 6).sentence() == "6 of 30 results judged"
     assert "between" in Precision(25, 30).sentence()
+
+
+def test_the_tenth_judgement_costs_no_more_searches_than_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_things(tmp_path / "photos", 3, 4)
+    index_images(HistogramDescriber(), list_images(tmp_path / "photos"), tmp_path / "store")
+    stores = [open_store(tmp_path / "store") for _ in range(2)]  # after, before
+    searched: list[int] = []
+
+    def counted(search: Callable[..., Neighbours]) -> Callable[..., Neighbours]:
+        def count(*asked: object) -> Neighbours:
+            searched.append(1)
+            return search(*asked)
+
+        return count
+
+    for store in stores:
+        monkeypatch.setattr(store, "search", counted(store.search))
+    results = [FirstResults(store) for store in stores]
+    entries: list[Entry] = []
+    for number in range(10):
+        searched.clear()
+        sample = FairSample(results, replay(entries))
+        assert [sample.precision(place).judged for place in (0, 1)] == [number, number]
+        found = sample.following()
+        assert found is not None
+        assert len(searched) <= len(stores)  # for the next draw
+        entries.append(judge(found[0].query, found[0].result, found[0].rank, same=True, model="m"))

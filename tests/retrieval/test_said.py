@@ -114,6 +114,25 @@ def test_a_large_thing_takes_several_entries() -> None:
     assert replay(entries).things["t"].images == tuple(images)
 
 
+def test_undo_takes_back_all_entries_of_an_act_on_many_photos(store: Store) -> None:
+    images = [f"{i:032x}" for i in range(1000)]
+    store.append(saying.name_thing("t", "mug", images))
+    store.append(saying.remove_images("t", images[100:]))
+    assert read_said(store).things["t"].images == tuple(images[:100])
+    assert saying.describe_entry(saying.undo(store)) == "900 photos taken out of a thing"
+    assert read_said(store).things["t"].images == tuple(images)
+    first = read_said(store).entries[0].id  # by any of its entries
+    assert saying.describe_entry(saying.undo(store, first)) == "1000 photos called mug"
+    assert read_said(store).entries == []
+
+
+def test_entries_of_a_journal_that_does_not_tell_acts_are_taken_back_one_by_one(store: Store) -> None:
+    data = {"thing": "t", "name": "mug", "split_from": ""}
+    store.append([new_entry("name", data | {"images": ["a"]}), new_entry("name", data | {"images": ["b"]})])
+    saying.undo(store)
+    assert read_said(store).things["t"].images == ("a",)
+
+
 class _OtherDescriber(HistogramDescriber):
     name = "another"
     fingerprint = "fedcba9876543210"
@@ -198,3 +217,8 @@ def test_every_kind_of_entry_can_be_told_in_words() -> None:
         "two things joined",
         "a thing hidden",
     ]
+
+
+def test_an_entry_told_without_paths_does_not_say_that_its_photo_is_gone() -> None:
+    assert saying.describe_entry(saying.answer("q", ["a"], ["b"])) == "a photo: 1 the same, 1 different"
+    assert saying.describe_entry(saying.skip("q")) == "a photo: skipped"

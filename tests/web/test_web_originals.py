@@ -1,14 +1,16 @@
 """What the page's viewer and filters ask the API for: the files themselves, the columns, the folder."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from insclr.web.originals import media_type
-from insclr.web.served import ServedStore
+from insclr.web.answers import picture_answer
+from insclr.web.originals import media_type, original_response
+from insclr.web.served import Refused, ServedStore
 from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings
 
@@ -76,6 +78,35 @@ def test_the_kind_of_a_photo_is_read_off_its_first_bytes(format_: str, kind: str
     written = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(written, format_)
     assert media_type(written.getvalue()[:16]) == kind
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"II+\0\x08\0\0\0",  # BigTIFF
+        b"MM\0+\0\x08\0\0",
+        b"II\x1a\0\0\0HEAPCCDR\x02\0",  # .crw
+        b"FOVb\0\0\x02\0",  # .x3f
+        b"\0MRM\0\0\x60\0",  # .mrw
+        b"IIRO\x08\0\0\0",  # .orf
+        b"IIRS\x08\0\0\0",
+        b"MMOR\0\0\0\x08",
+        b"IIU\0\x18\0\0\0",  # .rw2, .rwl
+        b"FUJIFILMCCD-RAW ",  # .raf
+        b"\0\0\0\x18ftypcrx \0\0\0\1",  # .cr3
+    ],
+)
+def test_raw_photos_that_are_indexed_can_be_downloaded(head: bytes) -> None:
+    assert media_type(head[:16]) == "application/octet-stream"
+
+
+def test_a_frame_of_a_video_offers_no_original(collection: ServedStore) -> None:
+    row = collection.row(collection.store.rows_by_path()["1/1.png"].id)
+    assert picture_answer(0, row).original == f"/api/stores/0/rows/{row.id}/original"
+    frame = replace(row, image=replace(row.image, path="clip.mp4#t=2.0"))
+    assert picture_answer(0, frame).original == ""
+    with pytest.raises(Refused, match="no file of its own"):
+        original_response(collection.file(frame), download=False)
 
 
 @pytest.mark.parametrize(

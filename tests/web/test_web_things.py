@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
+from histogram_describer import HistogramDescriber
 
 from insclr.retrieval.said import read_said
 from insclr.web.served import ServedStore
@@ -12,6 +13,7 @@ from insclr.web.settings import ServeSettings
 
 LOCAL = "http://127.0.0.1"
 BASE = "/api/stores/0"
+MODEL = HistogramDescriber.fingerprint
 
 
 def client_of(*collections: ServedStore, **settings: object) -> TestClient:
@@ -38,7 +40,7 @@ def thing_of(client: TestClient, folder: str) -> dict:
 
 
 def say(client: TestClient, path: str, **body: object) -> dict:
-    answer = client.post(f"{BASE}/{path}", json=body)
+    answer = client.post(f"{BASE}/{path}", json={"fingerprint": MODEL, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -98,7 +100,8 @@ def test_split_merge_and_hide(client: TestClient) -> None:
     assert joined["id"] not in {one["id"] for one in things(client)}
     assert joined["id"] in {one["id"] for one in things(client, hidden=True)}
     everything = [one["ref"] for one in whole["pictures"]]
-    refused = client.post(f"{BASE}/things/{joined['id']}/split", json={"refs": everything, "name": ""})
+    chosen = {"fingerprint": MODEL, "refs": everything, "name": ""}
+    refused = client.post(f"{BASE}/things/{joined['id']}/split", json=chosen)
     assert refused.status_code == 400
 
 
@@ -119,12 +122,25 @@ def test_split_merge_and_hide(client: TestClient) -> None:
         ("teach/answer", {"query": "0:1", "same": ["0:1"]}, 422),
         ("teach/answer", {"query": "0:1", "same": ["0:2"], "different": ["0:2"]}, 422),
         ("teach/learn", {}, 409),
+        ("teach/judge", {"query": "0:1", "result": "0:2", "rank": 1, "model": "gone", "same": True}, 409),
+        # Of a page that was loaded before a new model was served, and of a program that does not say which it saw.
+        ("teach/answer", {"fingerprint": "old", "query": "0:1", "same": ["0:2"]}, 409),
+        ("teach/answer", {"fingerprint": None, "query": "0:1", "same": ["0:2"]}, 422),
+        ("teach/skip", {"fingerprint": "old", "query": "0:1"}, 409),
+        (
+            "teach/judge",
+            {"fingerprint": "old", "query": "0:1", "result": "0:2", "rank": 1, "model": MODEL, "same": True},
+            409,
+        ),
+        ("things/{id}/remove", {"fingerprint": "old", "refs": ["0:1"]}, 409),
+        ("things/{id}/split", {"fingerprint": "old", "refs": ["0:1"], "name": ""}, 409),
     ],
 )
 def test_nonsense_is_refused_and_leaves_nothing(
     client: TestClient, collection: ServedStore, path: str, body: dict, status: int
 ) -> None:
-    answer = client.post(f"{BASE}/{path.format(id=things(client)[0]['id'])}", json=body)
+    address = f"{BASE}/{path.format(id=things(client)[0]['id'])}"
+    answer = client.post(address, json={"fingerprint": MODEL, **body})
     assert answer.status_code == status, answer.text
     assert collection.store.journal() == []
 
@@ -142,6 +158,12 @@ def test_a_line_end_in_a_name_cannot_forge_another_line(client: TestClient) -> N
     page = thing_of(client, "0")
     done = say(client, f"things/{page['id']}/name", name="mug\n1  forged")
     assert client.get(f"{BASE}/things/{done['id']}").json()["name"] == "mug 1 forged"
+
+
+def test_what_is_shown_tells_its_model(client: TestClient) -> None:
+    group = things(client)[0]["id"]
+    for path in ("teach/screen", "teach/sample", f"things/{group}"):
+        assert client.get(f"{BASE}/{path}").json()["fingerprint"] == MODEL
 
 
 def test_answers_are_kept_and_lead_to_other_screens(client: TestClient, collection: ServedStore) -> None:

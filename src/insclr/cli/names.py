@@ -120,7 +120,7 @@ def undo_answer(
         taken = undo(opened, entry)
     finally:
         opened.close()
-    typer.echo(one_line(f"undone: {describe_entry(taken, {})}"))
+    typer.echo(one_line(f"undone: {describe_entry(taken)}"))
 
 
 @answers_app.command("proof")

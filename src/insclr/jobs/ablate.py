@@ -216,6 +216,7 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
         return Outcome(**json.loads(kept.read_text()))
     command = [
         sys.executable,
+        "-P",  # modules never come from the current folder
         "-m",
         "insclr",
         "train",

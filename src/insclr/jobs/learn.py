@@ -150,8 +150,11 @@ def _kept_parts(store: Store) -> tuple[Extractor | None, bool]:
 
 
 def _images(store: Store) -> ImageList:
-    """The photos of a store that are still there, with their columns."""
-    rows = [row.image for _, row in sorted(store.rows_by_path().items())]
+    """The photos of a store that are still there, in the order of their ids, with their columns.
+
+    A new store of them then gives its rows the same ids, unless photos have gone.
+    """
+    rows = [row.image for row in sorted(store.rows_by_path().values(), key=lambda row: row.id)]
     rows = [image for image in rows if is_there(on_disk(store.info.root / image.path))]
     names = store.columns()
     columns = {name: tuple(image.columns.get(name, "") for image in rows) for name in names}

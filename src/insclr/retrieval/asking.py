@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.errors import UserError
 from insclr.files import content_hash
@@ -155,7 +156,7 @@ def _hashes(store: Store, images: ImageList) -> list[str]:
         file = images.file(i)
         row = rows.get(os.path.abspath(file))  # noqa: PTH100
         try:
-            state = file.stat()
+            state = on_disk(file).stat()
             same = row and (row.size, row.mtime) == (state.st_size, state.st_mtime_ns)
             found.append(row.hash if row and same else content_hash(read_image_bytes(file)))
         except (OSError, BadImage):

@@ -56,43 +56,58 @@ class Precision:
         )
 
 
+class FirstResults:
+    """What searching a store for its own images gives first; found once and kept.
+
+    It holds as long as the version of the store does.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.images = {row.image.hash: row.id for row in store.rows_by_path().values()}  # hash: id
+        self._hash = {id_: image for image, id_ in self.images.items()}
+        self._found: dict[tuple[str, int], list[str]] = {}
+
+    def at(self, query: str, rank: int) -> str:
+        """The result at this rank, from 1, by the hash of its content; empty where there are not so many."""
+        depth = max(rank, DEPTH)  # one search for all ranks: equally similar results have one order
+        if (query, depth) not in self._found:
+            ids = self.store.search(self.store.descriptors([self.images[query]]), depth + 4).ids[0]
+            self._found[query, depth] = [
+                self._hash[int(one)] for one in ids if self._hash.get(int(one), query) != query
+            ]
+        others = self._found[query, depth]
+        return others[rank - 1] if len(others) >= rank else ""
+
+
 class FairSample:
     """Queries and ranks drawn uniformly, the same for every model, and what was judged of the results."""
 
-    def __init__(self, stores: Sequence[Store], said: Said, seed: int = 0) -> None:
-        self._stores = stores
+    def __init__(self, results: Sequence[FirstResults], said: Said, seed: int = 0) -> None:
+        self._results = results
         self._judged = {(one.query, one.result): one.same for one in said.judged}
-        self._rows = [{row.image.hash: row.id for row in store.rows_by_path().values()} for store in stores]
-        self._hash = [{id_: image for image, id_ in rows.items()} for rows in self._rows]
-        common = sorted(set.intersection(*(set(rows) for rows in self._rows)))
-        asked = list(dict.fromkeys((one.query, one.rank) for one in said.judged if one.query in set(common)))
-        self._draws = [*asked, *_drawn(common, 2000, seed + len(asked), set(asked))]
+        common = set.intersection(*(set(one.images) for one in results))
+        asked = list(dict.fromkeys((one.query, one.rank) for one in said.judged if one.query in common))
+        self._draws = [*asked, *_drawn(sorted(common), 2000, seed + len(asked), set(asked))]
 
     def following(self) -> tuple[Draw, str] | None:
         """The next result to judge and the fingerprint of its model; None when all are judged."""
         for query, rank in self._draws:
-            for place, store in enumerate(self._stores):
-                result = self._result(place, query, rank)
+            for one in self._results:
+                result = one.at(query, rank)
                 if result and (query, result) not in self._judged:
-                    return Draw(query, rank, result), store.info.fingerprint
+                    return Draw(query, rank, result), one.store.info.fingerprint
         return None
 
     def precision(self, place: int) -> Precision:
         """Of the store at this place, over the draws that were judged for every store."""
         right = judged = 0
         for query, rank in self._draws[: len(self._judged) + 1]:
-            results = [self._result(at, query, rank) for at in range(len(self._stores))]
+            results = [one.at(query, rank) for one in self._results]
             if all((query, result) in self._judged for result in results):
                 judged += 1
                 right += self._judged[query, results[place]]
         return Precision(right, judged)
-
-    def _result(self, place: int, query: str, rank: int) -> str:
-        store, hashes = self._stores[place], self._hash[place]
-        descriptors = store.descriptors([self._rows[place][query]])
-        found = store.search(descriptors, rank + 4).ids[0]
-        others = [hashes[int(one)] for one in found if int(one) in hashes and hashes[int(one)] != query]
-        return others[rank - 1] if len(others) >= rank else ""
 
 
 def _drawn(

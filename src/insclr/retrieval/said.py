@@ -4,6 +4,7 @@ Images are named by the hash of their content, so all of it survives a new name 
 anew and another model. Nothing is ever changed in the journal: undoing is an entry too.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -137,22 +138,18 @@ def name_thing(thing: str, name: str, images: Sequence[str], split_from: str = "
 
     `split_from` is the thing that they were taken out of, which they do not show.
     """
-    name = checked_name(name)
-    parts = [images[at : at + MAX_IMAGES] for at in range(0, len(images), MAX_IMAGES)] or [()]
-    return [
-        new_entry("name", {"thing": thing, "name": name, "images": list(part), "split_from": split_from})
-        for part in parts
-    ]
+    data = {"thing": thing, "name": checked_name(name), "split_from": split_from}
+    return _parts("name", data, images) or [new_entry("name", data | {"images": []})]
 
 
 def add_images(thing: str, images: Sequence[str]) -> list[Entry]:
     """Images that show the thing, said one by one."""
-    return _parts("add", thing, images)
+    return _parts("add", {"thing": thing}, images)
 
 
 def remove_images(thing: str, images: Sequence[str]) -> list[Entry]:
     """Images that do not show the thing."""
-    return _parts("remove", thing, images)
+    return _parts("remove", {"thing": thing}, images)
 
 
 def merge_things(into: str, thing: str) -> Entry:
@@ -166,7 +163,10 @@ def hide_thing(thing: str, *, hidden: bool) -> Entry:
 
 
 def undo(store: Store, entry: str = "") -> Entry:
-    """Take back an entry, by default the last one that holds; UserError when there is none."""
+    """Take back an act by one of its entries, by default the last one that holds; UserError when there is none.
+
+    Gives the act as one entry.
+    """
     holding = read_said(store).entries
     if not holding:
         raise UserError("There is nothing to undo: nobody has said anything about these photos yet.")
@@ -175,15 +175,32 @@ def undo(store: Store, entry: str = "") -> Entry:
         raise UserError(
             f"There is no entry {one_line(entry)} that holds: `insclr answers list STORE` shows them."
         )
-    store.append([new_entry("undo", {"entry": found.id})])
-    return found
+    act = whole_act(found, holding)
+    store.append([new_entry("undo", {"entry": one.id}) for one in act])
+    return as_one(act)
 
 
-def describe_entry(entry: Entry, paths: Mapping[str, str]) -> str:
-    """An entry in words; `paths` names photos by the hashes of their content."""
+def whole_act(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of the act that this one is a part of: many images take several."""
+    act = entry.data.get("act")
+    return [one for one in entries if one.data.get("act") == act] if act else [entry]
+
+
+def as_one(act: Sequence[Entry]) -> Entry:
+    """The last entry of an act with the images of all of them, to tell it in words."""
+    if len(act) == 1:
+        return act[0]
+    images = [image for one in act for image in one.data.get("images", ())]
+    return replace(act[-1], data={**act[-1].data, "images": images})
+
+
+def describe_entry(entry: Entry, paths: Mapping[str, str] | None = None) -> str:
+    """An entry in words; `paths` names photos by the hashes of their content, and without it none is named."""
     data = entry.data
     images = len(data.get("images", ()))
-    query = paths.get(str(data.get("query", "")), "a photo that is not here")
+    query = "a photo"
+    if paths is not None:
+        query = paths.get(str(data.get("query", "")), "a photo that is not here")
     if entry.kind == "answer":  # the only kind whose `same` is a list
         return f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different"
     words = {
@@ -208,9 +225,11 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _parts(kind: str, thing: str, images: Sequence[str]) -> list[Entry]:
+def _parts(kind: str, data: Mapping[str, str], images: Sequence[str]) -> list[Entry]:
+    """An act as entries of so many images each; where there are several, `act` tells that they are one."""
+    act = {"act": secrets.token_hex(8)} if len(images) > MAX_IMAGES else {}
     return [
-        new_entry(kind, {"thing": thing, "images": list(images[at : at + MAX_IMAGES])})
+        new_entry(kind, {**data, "images": list(images[at : at + MAX_IMAGES]), **act})
         for at in range(0, len(images), MAX_IMAGES)
     ]
 

@@ -4,6 +4,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -54,8 +55,9 @@ class Gallery:
                 return thing
         raise UserError("This thing is not there any more: go back to the gallery.")
 
+    @cached_property
     def thing_of(self) -> dict[int, ShownThing]:
-        """The thing of every row that is in one."""
+        """The thing of every row that is in one, by the row's id."""
         return {row.id: thing for thing in self.things for row in thing.rows}
 
 
@@ -66,7 +68,11 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
     """
     said = read_said(store) if said is None else said
     groups = cluster(store, 1, links=links_to_learn(said))
-    taken_out = {link.other for link in said.links if not link.same}
+    apart: dict[str, set[str]] = defaultdict(set)  # image: others that were said to show something else
+    for link in said.links:
+        if not link.same:
+            apart[link.one].add(link.other)
+            apart[link.other].add(link.one)
     members: dict[str, list[Row]] = defaultdict(list)
     alone: list[Row] = []
     for group in groups:
@@ -78,9 +84,11 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
         for row in group.rows:
             if row.image.hash in said.thing_of:
                 members[said.thing_of[row.image.hash]].append(row)
-        if common and not all(row.image.hash in taken_out for row in rest):
-            members[common] += rest
-        elif len(rest) > 1:
+        if common:
+            thing = said.things[common].images
+            members[common] += [row for row in rest if apart[row.image.hash].isdisjoint(thing)]
+            rest = [row for row in rest if not apart[row.image.hash].isdisjoint(thing)]
+        if len(rest) > 1:
             members[f"{_GROUP}{rest[0].image.hash}"] = rest
         else:
             alone += rest

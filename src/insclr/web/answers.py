@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from insclr.data.formats import split_frame
 from insclr.retrieval.search import Match
 from insclr.retrieval.store import Row
 
@@ -60,6 +61,16 @@ class AboutAnswer(BaseModel):
     originals: bool = Field(description="whether the files themselves are given")
 
 
+class Shown(BaseModel):
+    """What shows rows of a store, or says something about them."""
+
+    fingerprint: str = Field(
+        max_length=128,
+        description="of the store's model: an answer that carries another one is refused (409), since the rows "
+        "of a new model's store are others",
+    )
+
+
 class PictureAnswer(BaseModel):
     """An indexed picture."""
 
@@ -68,7 +79,7 @@ class PictureAnswer(BaseModel):
     columns: dict[str, str]
     thumbnail: str
     picture: str
-    original: str
+    original: str = Field(description="the file itself; empty for a frame of a video, which has none")
     thing: str = Field("", description="what people call the thing it shows; empty where nobody said")
 
 
@@ -101,14 +112,17 @@ class SearchAnswer(BaseModel):
 def picture_answer(store: int, row: Row, root: str = "", thing: str = "") -> PictureAnswer:
     """A row as the API shows it, `root` being the path before all of ours."""
     return PictureAnswer(
-        **_address(store, row.id, root), path=row.image.path, columns=dict(row.image.columns), thing=thing
+        **_address(store, row.id, row.image.path, root),
+        path=row.image.path,
+        columns=dict(row.image.columns),
+        thing=thing,
     )
 
 
 def match_answer(store: int, match: Match, root: str = "", thing: str = "") -> MatchAnswer:
     """A match as the API shows it."""
     return MatchAnswer(
-        **_address(store, match.id, root),
+        **_address(store, match.id, match.path, root),
         path=match.path,
         columns=dict(match.columns),
         similarity=round(match.similarity, 4),
@@ -123,7 +137,7 @@ def match_answer(store: int, match: Match, root: str = "", thing: str = "") -> M
     )
 
 
-def _address(store: int, id_: int, root: str) -> dict[str, str]:
+def _address(store: int, id_: int, path: str, root: str) -> dict[str, str]:
     base = f"{root}/api/stores/{store}/rows/{id_}"
-    kinds = ("thumbnail", "picture", "original")
-    return {"ref": f"{store}:{id_}"} | {kind: f"{base}/{kind}" for kind in kinds}
+    found = {"ref": f"{store}:{id_}"} | {kind: f"{base}/{kind}" for kind in ("thumbnail", "picture")}
+    return found | {"original": "" if split_frame(path)[1] is not None else f"{base}/original"}

@@ -1,17 +1,16 @@
 """The JSON API: the same functions as the command line, for the page and for programs."""
 
-import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, File, Form, Header, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, Form, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
-from insclr.data.decode import BadImage, Box
+from insclr.data.decode import BadImage
 from insclr.files import content_hash
 from insclr.retrieval.local.features import has_opencv
 from insclr.retrieval.reranker_names import RERANKER_NAMES
@@ -28,26 +27,21 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
-from insclr.web.decode_pool import Busy
-from insclr.web.load import Full
+from insclr.web.decode_pool import ClientGone
 from insclr.web.originals import original_response
-from insclr.web.queries import (
-    QueryImages,
-    UploadQuery,
-    describe_queries,
-    parse_boxes,
-    parse_row,
-    query_details,
-    require_few_pixels,
-)
-from insclr.web.request_checks import RETRY
+from insclr.web.queries import QuerySet, describe_queries, query_details, query_form
 from insclr.web.served import Refused, Served
+from insclr.web.turns import in_turn
 
 SAYS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
     503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
+}
+WRITE_SAYS = SAYS | {
+    409: {"model": Problem, "description": "A new model is served by now, or it cannot learn just now"},
+    422: {"model": Problem, "description": "A field that cannot be understood"},
 }
 _SEARCH_SAYS = SAYS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
@@ -111,11 +105,7 @@ def about(served: Offer) -> AboutAnswer:
 async def search(
     request: Request,
     served: Offer,
-    pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
-    boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
-    rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
-    row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
-    box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+    query: Annotated[QuerySet, Depends(query_form)],
     store: Annotated[int, Form(ge=0, le=9)] = 0,
     top: Annotated[int, Form(ge=1, le=MAX_TOP)] = 20,
     min_score: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
@@ -127,74 +117,36 @@ async def search(
     ] = "global",
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
-    limits = served.settings
-    count = len(pictures) + len(rows)
-    if not 1 <= count <= limits.max_queries:
-        raise Refused(422, f"give 1 to {limits.max_queries} queries (pictures and rows), not {count}")
     asked = Search(
         top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate, ranking=ranking
     )
-    upload_boxes = parse_boxes(boxes, len(pictures))
-    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-    query = _Query(store, asked, uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
-    gone = threading.Event()
-    if not (uploads or any(row_boxes) or asked.verifier or asked.ranking == "asmk"):
-        return await run_in_threadpool(_answer, served, query, gone)
-    # Decoding waits for its turn in a thread: only so many may do so, or none would be left for other requests.
-    try:
-        with served.uploads.held():
-            return await _unless_gone(request, gone, run_in_threadpool(_answer, served, query, gone))
-    except (Full, Busy):
-        raise Refused(503, "too many pictures are being searched for: try again in a moment", RETRY) from None
+    work = partial(_answer, served, store, query, asked)
+    if query.decodes(store) or asked.verifier or asked.ranking == "asmk":
+        return await in_turn(request, served.uploads, "searched for", work)
+    return await run_in_threadpool(work, threading.Event())
 
 
-@dataclass(frozen=True)
-class _Query:
-    store: int
-    asked: Search
-    uploads: list[UploadQuery]
-    rows: list[str]
-    row_boxes: list[Box | None]
-    fractions: bool
-
-
-def _answer(served: Served, query: _Query, gone: threading.Event) -> SearchAnswer:
+def _answer(
+    served: Served, store: int, query: QuerySet, asked: Search, gone: threading.Event
+) -> SearchAnswer:
     began = time.perf_counter()
-    home, limits = served.store(query.store), served.settings
-    rows = [parse_row(served, ref, box) for ref, box in zip(query.rows, query.row_boxes, strict=True)]
-    require_few_pixels(query.uploads, limits.max_pixels, limits.max_request_pixels)
-    images = QueryImages(served.decoders, query.fractions, limits.max_pixels, gone)
-    regions = query.asked.ranking == "regions"
-    descriptors = describe_queries(home, query.uploads, rows, images, own_size=regions)
-    details = query_details(home, query.asked, query.uploads, rows, images)
+    home = served.store(store)
+    rows, images = query.checked(served, gone)
+    descriptors = describe_queries(home, query.uploads, rows, images, own_size=asked.ranking == "regions")
+    details = query_details(home, asked, query.uploads, rows, images)
     own = {one.row.image.hash for one in rows if one.box is None}
     own |= {content_hash(one.content) for one in query.uploads if one.box is None}
-    matches = search_set(home.store, descriptors, query.asked, details, own=own)
+    matches = search_set(home.store, descriptors, asked, details, own=own)
     names = home.said.names([match.id for match in matches])
+    root = served.settings.root_path
     return SearchAnswer(
-        store=query.store,
+        store=store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
-        reranked=bool(query.asked.rerank) or query.asked.ranking == "asmk",
+        reranked=bool(asked.rerank) or asked.ranking == "asmk",
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
-        matches=[
-            match_answer(query.store, match, limits.root_path, names.get(match.id, "")) for match in matches
-        ],
+        matches=[match_answer(store, match, root, names.get(match.id, "")) for match in matches],
     )
-
-
-async def _unless_gone(
-    request: Request, gone: threading.Event, work: Coroutine[Any, Any, SearchAnswer]
-) -> SearchAnswer:
-    """Wait for the work; once the client has left, `gone` is set so that it ends soon."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait({task}, timeout=0.1))[0]:
-            if await request.is_disconnected():
-                gone.set()
-        return await task
-    finally:
-        gone.set()
 
 
 @api.get("/stores/{store}/sample", responses=SAYS)
@@ -228,7 +180,8 @@ def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
 
 
 @api.get("/stores/{store}/rows/{row}/thumbnail", responses=SAYS | _JPEG, response_class=Response)
-def thumbnail(
+async def thumbnail(
+    request: Request,
     served: Offer,
     store: StoreNumber,
     row: RowId,
@@ -236,9 +189,10 @@ def thumbnail(
 ) -> Response:
     """A small JPEG of an indexed picture; 404 when its file is gone."""
     home = served.store(store)
-    found = home.row(int(row))
-    with _readable(found):
-        content = home.thumbnail(found, served.decoders)
+    found = await run_in_threadpool(home.row, int(row))
+    content = await run_in_threadpool(home.kept_thumbnail, found)
+    if content is None:
+        content = await _decoded(request, served, found, partial(home.thumbnail, found, served.decoders))
     # A browser may keep it but asks each time: a vanished file must not go on being shown.
     headers = {"cache-control": "private, no-cache", "etag": f'"{found.image.hash}"'}
     if if_none_match == headers["etag"]:
@@ -247,13 +201,28 @@ def thumbnail(
 
 
 @api.get("/stores/{store}/rows/{row}/picture", responses=SAYS | _JPEG, response_class=Response)
-def picture(served: Offer, store: StoreNumber, row: RowId) -> Response:
+async def picture(request: Request, served: Offer, store: StoreNumber, row: RowId) -> Response:
     """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
     home = served.store(store)
-    found = home.row(int(row))
-    with _readable(found):
-        content = home.preview(found, served.decoders)
+    found = await run_in_threadpool(home.row, int(row))
+    content = await _decoded(request, served, found, partial(home.preview, found, served.decoders))
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
+
+
+async def _decoded(
+    request: Request, served: Served, row: Row, work: Callable[[threading.Event], bytes]
+) -> bytes:
+    """The JPEG that the work makes in its turn; Refused (404) where the file of the row gives none.
+
+    A page asks for many at once: they wait.
+    """
+    try:
+        await request.body()  # there is none; a client that has left is noticed once it was read
+        return await in_turn(request, served.previews, "decoded", work, patience=served.decoders.seconds)
+    except BadImage as bad:
+        raise Refused(404, f"{row.image.path}: {bad.reason}") from bad
+    except ClientDisconnect:
+        raise ClientGone from None
 
 
 @api.get("/stores/{store}/rows/{row}/original", responses=SAYS | _FILE, response_class=Response)
@@ -268,14 +237,3 @@ def original(
         raise Refused(403, "this server does not give the original files")
     home = served.store(store)
     return original_response(home.file(home.row(int(row))), download=download)
-
-
-@contextmanager
-def _readable(row: Row) -> Iterator[None]:
-    """Answer 404 where the file of a row gives no picture."""
-    try:
-        yield
-    except BadImage as bad:
-        raise Refused(404, f"{row.image.path}: {bad.reason}") from bad
-    except Busy:
-        raise Refused(503, "too many pictures are being decoded: try again in a moment", RETRY) from None

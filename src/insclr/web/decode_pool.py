@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import select
@@ -12,13 +13,14 @@ import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from insclr.data.decode import BadImage
 from insclr.web.decode_worker import FRAME
 
+_log = logging.getLogger(__name__)
 _MAX_ANSWER = 1_000_000_000  # bytes
 _JOBS = 500  # of one worker: then a fresh one takes its place
 _SLICE = 50  # ms between two looks at the client
@@ -42,6 +44,14 @@ class DecodedImage:
     factor: int
 
 
+class Part(NamedTuple):
+    """The size of a part of an image, in pixels or as fractions of the image's sides."""
+
+    width: float
+    height: float
+    fractions: bool
+
+
 class DecodePool:
     """`workers` processes, started when they are needed; a job has `seconds`, and waits so long for its turn."""
 
@@ -60,23 +70,25 @@ class DecodePool:
         source: bytes | Path,
         longest: int,
         *,
-        part: tuple[float, float] | None = None,
+        part: Part | None = None,
         max_pixels: int,
         gone: threading.Event | None = None,
     ) -> DecodedImage:
-        """Decode an image of which `longest`, or so much of a `part` of this size in pixels, is wanted.
+        """Decode an image of which `longest`, or so much of a `part` of this size, is wanted.
 
         Raises BadImage, Busy or ClientGone.
         """
-        job = {"longest": longest, "part": part, "max_pixels": max_pixels, "jpeg": 0}
+        job: dict[str, Any] = {"longest": longest, "part": part, "max_pixels": max_pixels, "jpeg": 0}
         header, content = self._run(source, job, gone)
         image = Image.frombytes("RGB", tuple(header["size"]), content)
         return DecodedImage(image, tuple(header["whole"]), header["factor"])
 
-    def jpeg(self, source: Path, side: int, quality: int, max_pixels: int) -> bytes:
-        """A small JPEG of an image; raises BadImage or Busy."""
+    def jpeg(
+        self, source: Path, side: int, quality: int, max_pixels: int, gone: threading.Event | None = None
+    ) -> bytes:
+        """A small JPEG of an image; raises BadImage, Busy or ClientGone."""
         job = {"longest": side, "part": None, "max_pixels": max_pixels, "jpeg": quality}
-        return self._run(source, job, None)[1]
+        return self._run(source, job, gone)[1]
 
     def close(self) -> None:
         """End the workers; whoever waits for one gets Busy."""
@@ -113,11 +125,19 @@ class DecodePool:
                 raise ClientGone
             with contextlib.suppress(queue.Empty):
                 place = self._places.get(timeout=_SLICE / 1000)
-                if place is None:
-                    place = _Worker()
-                    self._live.add(place)
-                return place
+                return place or self._started()
         raise Busy
+
+    def _started(self) -> "_Worker":
+        """A new worker for the place just taken; Busy, and the place is free again, when none can be started."""
+        try:
+            worker = _Worker()
+        except OSError as error:  # no memory, processes or open files are left
+            self._places.put(None)
+            _log.warning("no process can be started to decode images: %s", error)
+            raise Busy from None
+        self._live.add(worker)
+        return worker
 
 
 class _Overran(Exception):

@@ -58,7 +58,7 @@ def _answer(job: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]
         require_few_pixels(header.width, header.height, job["max_pixels"])
         if job["jpeg"]:
             return {}, _jpeg(content, job["longest"], job["jpeg"])
-        return _pixels(content, job)
+        return _pixels(content, job, max(header.width, header.height))
     except BadImage as bad:
         return {"reason": bad.reason}, b""
 
@@ -71,9 +71,16 @@ def _jpeg(content: bytes, side: int, quality: int) -> bytes:
     return written.getvalue()
 
 
-def _pixels(content: bytes, job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """The RGB bytes, the size of the whole image, and the factor by which it was reduced."""
+def _pixels(content: bytes, job: dict[str, Any], side: int) -> tuple[dict[str, Any], bytes]:
+    """The RGB bytes, the size of the whole image, and the factor by which it was reduced.
+
+    `side` is the longer one of the file. Of a part in fractions it stands for both, since the sides may be swapped in
+    the upright image.
+    """
     longest, part = job["longest"], job["part"]
+    if part:
+        width, height, fractions = part
+        part = (width * side, height * side) if fractions else (width, height)
     # A part is given in pixels of the file: only a whole image may be decoded smaller.
     image = decode(content, None if part else longest)
     whole = image.size

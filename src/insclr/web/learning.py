@@ -63,6 +63,7 @@ class Learning:
             log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has ended)
             command = [
                 sys.executable,
+                "-P",  # modules never come from the folder that the server was started in
                 "-m",
                 "insclr",
                 "learn",

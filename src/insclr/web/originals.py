@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from fastapi.responses import StreamingResponse
 
+from insclr.data.formats import split_frame
 from insclr.files import open_file
 from insclr.web.served import Refused
 
@@ -18,8 +19,11 @@ _SHOWN = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"GIF8", "image/gif"),
 )
-# First bytes of what they cannot: TIFF (and raw photos that are built like it), raw photos of single makers.
-_DOWNLOADED = (b"II*\0", b"MM\0*", b"FUJIFILM", b"IIRO", b"IIRS", b"IIU\0")
+# First bytes of what they cannot: TIFF (and RAW photos that are built like it), BigTIFF, RAW photos of single makers.
+_DOWNLOADED = (
+    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    *(b"II\x1a\0\0\0HEAPCCDR", b"FUJIFILM", b"\0MRM", b"IIRO", b"IIRS", b"MMOR", b"IIU\0", b"FOVb"),
+)
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1", b"crx ")
 
 
@@ -27,8 +31,10 @@ def original_response(file: Path, *, download: bool) -> StreamingResponse:
     """The file as it is; shown by the browser where it can, unless `download` asks for a copy.
 
     Refused (404) when the file is gone or its first bytes are not those of a photo: whatever took its place is
-    not given away.
+    not given away. A frame of a video has no file of its own.
     """
+    if split_frame(file)[1] is not None:
+        raise Refused(404, f"{file.name}: a frame of a video has no file of its own")
     try:
         opened = open_file(file)
     except OSError as error:

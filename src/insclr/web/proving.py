@@ -31,7 +31,8 @@ class Proving:
             busy = self._process is not None and self._process.poll() is None
             if busy or count < ENOUGH or count < told + _EVERY or any(map(is_milvus, uris)):
                 return
-            command = [sys.executable, "-m", "insclr", "answers", "proof", uris[0]]
+            # -P: modules never come from the folder that the server was started in.
+            command = [sys.executable, "-P", "-m", "insclr", "answers", "proof", uris[0]]
             command += ["--before", uris[1]] if len(uris) > 1 else []
             _log.info("the report is told about %d judged results", count)
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
+from fastapi import File, Form, Request, UploadFile
 from PIL import Image
 
 from insclr.arrays import Descriptors
@@ -20,7 +22,7 @@ from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.retrieval.search import Search
 from insclr.retrieval.store import Row
-from insclr.web.decode_pool import DecodedImage, DecodePool
+from insclr.web.decode_pool import DecodedImage, DecodePool, Part
 from insclr.web.served import Refused, Served, ServedStore
 
 
@@ -39,6 +41,46 @@ class UploadQuery:
 
     content: bytes
     box: Box | None
+
+
+@dataclass(frozen=True)
+class QuerySet:
+    """What a request brings to search for, as yet neither looked up nor decoded."""
+
+    uploads: list[UploadQuery]
+    refs: list[str]  # rows, as STORE:ID
+    row_boxes: list[Box | None]
+    fractions: bool  # boxes are fractions of the image rather than pixels
+
+    def decodes(self, store: int) -> bool:
+        """Whether searching this store for it takes decoding: whole rows of the store itself do not."""
+        foreign = any(ref.partition(":")[0] != str(store) for ref in self.refs)
+        return bool(self.uploads) or foreign or any(self.row_boxes)
+
+    def checked(self, served: Served, gone: threading.Event) -> "tuple[list[RowQuery], QueryImages]":
+        """The rows, and what decodes the images; Refused where a row is not there or an upload is too large."""
+        limits = served.settings
+        rows = [parse_row(served, ref, box) for ref, box in zip(self.refs, self.row_boxes, strict=True)]
+        require_few_pixels(self.uploads, limits.max_pixels, limits.max_request_pixels)
+        return rows, QueryImages(served.decoders, self.fractions, limits.max_pixels, gone)
+
+
+async def query_form(
+    request: Request,
+    pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
+    boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
+    rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
+    row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
+    box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+) -> QuerySet:
+    """The query set of a form; Refused when it is too large or a box makes no sense."""
+    served: Served = request.app.state.served
+    count, most = len(pictures) + len(rows), served.settings.max_queries
+    if not 1 <= count <= most:
+        raise Refused(422, f"give 1 to {most} queries (pictures and rows), not {count}")
+    upload_boxes = parse_boxes(boxes, len(pictures))
+    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
+    return QuerySet(uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
 
 
 def parse_boxes(texts: Sequence[str], count: int) -> list[Box | None]:
@@ -174,7 +216,7 @@ class QueryImages:
     def _decoded(
         self, source: bytes | Path, box: Box | None, longest: int, limit: int
     ) -> tuple[Image.Image, Box | None]:
-        part = None if box is None else _extent(source, box, self.fractions)
+        part = None if box is None else Part(box[2] - box[0], box[3] - box[1], self.fractions)
         found = self.decoders.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
         inside = _box_in_pixels(box, found.whole, self.fractions)
         return found.image, None if inside is None else _scaled(inside, found)
@@ -187,17 +229,6 @@ def _refused(status: int, what: str) -> Iterator[None]:
     except BadImage as bad:
         large = status == 415 and bad.reason.startswith("too large")
         raise Refused(413 if large else status, f"{what}: {bad.reason}") from bad
-
-
-def _extent(source: bytes | Path, box: Box, fractions: bool) -> tuple[float, float]:
-    """Width and height of a box in pixels."""
-    left, top, right, bottom = box
-    if not fractions:
-        return right - left, bottom - top
-    header = read_header(source)
-    # The header's sides may be swapped in the upright picture: the longer one is what matters.
-    side = max(header.width, header.height)
-    return (right - left) * side, (bottom - top) * side
 
 
 def _scaled(box: Box, found: DecodedImage) -> Box:

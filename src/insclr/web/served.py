@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from insclr.retrieval.describer import Describer
 from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.kept import KeptParts
+from insclr.retrieval.proof import FirstResults
 from insclr.retrieval.score import score_curve_of
 from insclr.retrieval.store import Row, Store
 from insclr.web.decode_pool import DecodePool
@@ -50,6 +52,7 @@ class ServedStore:
         self.store = store
         self.describer = describer
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
+        self._results: tuple[str, FirstResults] | None = None
         self.said = SaidState(store)
 
     def row(self, id_: int) -> Row:
@@ -58,6 +61,14 @@ class ServedStore:
         if not found:
             raise Refused(404, f"there is no row {id_} in this store")
         return found[0]
+
+    def require_shown(self, fingerprint: str) -> None:
+        """Refuse what a page says about another model's rows: after learning, their ids stand for other photos."""
+        if fingerprint != self.store.info.fingerprint:
+            raise Refused(
+                409,
+                "a new model is served since this page was loaded: nothing was written, please look again",
+            )
 
     def file(self, row: Row) -> Path:
         """Where the picture of a row is: the only way from a request to the disk."""
@@ -90,33 +101,44 @@ class ServedStore:
             self._columns = (version, columns_of(self.store))
         return self._columns[1]
 
+    def results(self) -> FirstResults:
+        """What searches for its own pictures give first, kept as long as the rows stay as they are."""
+        version, kept = self.store.version(), self._results
+        if kept is None or kept[0] != version:
+            self._results = kept = (version, FirstResults(self.store))
+        return kept[1]
+
     def sample(self, count: int, seed: int) -> list[Row]:
         """Some rows by chance, the same for the same seed."""
         ids = self.store.ids()
         chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
         return self.store.rows([int(one) for one in chosen])
 
-    def thumbnail(self, row: Row, decoders: DecodePool) -> bytes:
-        """A small JPEG of the row's picture, kept where the store can be written.
+    def kept_thumbnail(self, row: Row) -> bytes | None:
+        """The small JPEG that was made of the row's picture; None when there is none, or the picture is gone."""
+        file = self._thumbnail_file(row)
+        return file.read_bytes() if file.exists() and is_there(on_disk(self.file(row))) else None
 
-        Raises BadImage when the file gives none (any more).
+    def thumbnail(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
+        """Make a small JPEG of the row's picture, and keep it where the store can be written.
+
+        Raises BadImage when the file gives none (any more), Busy or ClientGone.
         """
-        name = row.image.hash
-        file = self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
-        source = self.file(row)
-        if file.exists() and is_there(on_disk(source)):
-            return file.read_bytes()
-        small = decoders.jpeg(source, THUMBNAIL, 82, MAX_PIXELS)
+        small = decoders.jpeg(self.file(row), THUMBNAIL, 82, MAX_PIXELS, gone)
         try:
-            with whole_file(file) as scratch:
+            with whole_file(self._thumbnail_file(row)) as scratch:
                 scratch.write_bytes(small)
         except OSError as error:
             _log.debug("thumbnails cannot be kept: %s", error)
         return small
 
-    def preview(self, row: Row, decoders: DecodePool) -> bytes:
-        """A JPEG to look at closely; raises BadImage when the file gives no picture."""
-        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS)
+    def preview(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
+        """A JPEG to look at closely; raises BadImage when the file gives no picture, Busy or ClientGone."""
+        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS, gone)
+
+    def _thumbnail_file(self, row: Row) -> Path:
+        name = row.image.hash
+        return self.store.cache / "thumbnails" / name[:2] / f"{name}.jpg"
 
     def name(self) -> str:
         """The last part of the store's address."""
@@ -133,7 +155,8 @@ class Served:
     stores: tuple[ServedStore, ...]
     settings: ServeSettings
     decoders: DecodePool
-    uploads: Room  # requests with pictures at once
+    uploads: Room  # requests at once that search for pictures which are decoded
+    previews: Room  # requests at once for JPEGs of indexed pictures
     bytes: Room  # of all requests together
     numbers: Numbers
 

@@ -39,7 +39,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
 
     settings = settings or ServeSettings()
 
-    # The usual documentation pages load scripts from other hosts: we bring our own.
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
@@ -51,7 +50,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         title="InsCLR search",
         version=__version__,
         summary="Show a photo, get every photo of that thing.",
-        docs_url=None,
+        docs_url=None,  # the usual documentation pages load scripts from other hosts: we bring our own
         redoc_url=None,
         lifespan=lifespan,
     )
@@ -60,6 +59,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         settings,
         DecodePool(settings.decoders, settings.decode_seconds),
         uploads=Room(settings.max_uploads),
+        previews=Room(settings.max_previews),
         bytes=Room(settings.max_server_bytes),
         numbers=Numbers(),
     )
@@ -140,6 +140,7 @@ def _tell_state(app: "FastAPI", served: "Served") -> None:
     async def metrics() -> PlainTextResponse:
         gauges = {
             "uploads_in_progress": float(served.uploads.taken),
+            "previews_in_progress": float(served.previews.taken),
             "request_bytes_in_progress": float(served.bytes.taken),
             "decoders_killed_total": float(served.decoders.killed),
         }

@@ -32,6 +32,7 @@ class ServeSettings:
     max_queries: int = 16  # pictures and rows of one query set
     max_server_bytes: int = 150_000_000  # of all requests that are being received or answered
     max_uploads: int = 4  # requests with pictures that are answered at once
+    max_previews: int = 8  # thumbnails and large pictures that are made at once: others wait
     decoders: int = 2  # processes that decode pictures
     decode_seconds: float = 10.0  # for one picture
     body_seconds: float = 60.0  # for the body of a request to arrive

@@ -7,19 +7,19 @@ from insclr.mining.links import Link
 from insclr.retrieval.proof import ENOUGH, FairSample
 from insclr.retrieval.said import answer, answer_links, closed, judge, skip
 from insclr.retrieval.store import Row
-from insclr.web.answers import PictureAnswer, picture_answer
-from insclr.web.api import SAYS, Offer, StoreNumber
+from insclr.web.answers import PictureAnswer, Shown, picture_answer
+from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
 from insclr.web.learning import Learning
 from insclr.web.proving import Proving
 from insclr.web.queries import parse_row
-from insclr.web.served import Refused, Served
+from insclr.web.served import Refused, Served, ServedStore
 from insclr.web.things import Ref
 
 teach_api = APIRouter(prefix="/api/stores/{store}/teach")
 _MOST_CONTRADICTIONS = 20
 
 
-class Answered(BaseModel):
+class Answered(Shown):
     """A screen with a person's answer; candidates in neither list are left open."""
 
     query: Ref
@@ -27,19 +27,19 @@ class Answered(BaseModel):
     different: list[Ref] = Field(default_factory=list, max_length=100)
 
 
-class Skipped(BaseModel):
+class Skipped(Shown):
     """A screen that a person passes over."""
 
     query: Ref
 
 
-class JudgedResult(BaseModel):
+class JudgedResult(Shown):
     """A person's judgement of a result of the fair sample."""
 
     query: Ref
     result: Ref
     rank: int = Field(ge=1, le=100)
-    model: str = Field(max_length=128)
+    model: str = Field(max_length=128, description="whose result it is, as the sample said")
     same: bool
 
 
@@ -60,7 +60,7 @@ class ContradictionAnswer(BaseModel):
     asked_again: bool = Field(description="the least expected of them is set aside with the answer")
 
 
-class ScreenAnswer(BaseModel):
+class ScreenAnswer(Shown):
     """One screen: a photo, and candidates that may show the same thing."""
 
     query: PictureAnswer | None = Field(description="none: there is nothing left to ask")
@@ -69,13 +69,13 @@ class ScreenAnswer(BaseModel):
     contradictions: list[ContradictionAnswer]
 
 
-class SampleAnswer(BaseModel):
+class SampleAnswer(Shown):
     """A result to judge, and how precise search is as far as it is known."""
 
     query: PictureAnswer | None
     result: PictureAnswer | None
     rank: int
-    model: str
+    model: str = Field(description="fingerprint of the model whose result it is")
     judged: int = Field(description="pairs that were judged")
     counted: int = Field(description="draws whose result was judged for every store")
     enough: int
@@ -102,6 +102,7 @@ def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
         rows = {row.id: row for row in home.store.rows(ids)}
         pictures = [_picture(served, store, rows[id_]) for id_ in ids if id_ in rows]
     return ScreenAnswer(
+        fingerprint=home.store.info.fingerprint,
         query=pictures[0] if pictures else None,
         candidates=pictures[1:],
         screens=sum(entry.kind == "answer" for entry in said.entries),
@@ -109,13 +110,14 @@ def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
     )
 
 
-@teach_api.post("/answer", responses=SAYS)
+@teach_api.post("/answer", responses=WRITE_SAYS)
 def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnswer:
     """Take an answer; gives the next screen."""
     home = served.store(store)
-    query = _image(served, store, body.query)
-    same = [_image(served, store, ref) for ref in body.same]
-    different = [_image(served, store, ref) for ref in body.different]
+    home.require_shown(body.fingerprint)
+    query = _image(served, home, body.query)
+    same = [_image(served, home, ref) for ref in body.same]
+    different = [_image(served, home, ref) for ref in body.different]
     if not same and not different:
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
     if query in (*same, *different) or set(same) & set(different):
@@ -126,28 +128,32 @@ def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnsw
     return screen(served, store)
 
 
-@teach_api.post("/skip", responses=SAYS)
+@teach_api.post("/skip", responses=WRITE_SAYS)
 def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswer:
     """Pass over a screen; gives the next one."""
-    served.store(store).said.hear(skip(_image(served, store, body.query)), [])
+    home = served.store(store)
+    home.require_shown(body.fingerprint)
+    home.said.hear(skip(_image(served, home, body.query)), [])
     return screen(served, store)
 
 
 @teach_api.get("/sample", responses=SAYS)
 def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     """The next result of the fair sample, and how precise search is as far as it was judged."""
-    said = served.store(store).said.said()
-    stores = [one.store for one in served.stores]
-    drawn = FairSample(stores, said)
+    home = served.store(store)
+    said = home.said.said()
+    stores = served.stores
+    drawn = FairSample([one.results() for one in stores], said)
     found = [drawn.precision(place) for place in range(len(stores))]
     following = drawn.following()
     query = result = None
     if following is not None:
-        by_hash = {row.image.hash: row for row in served.store(store).store.rows_by_path().values()}
-        shown = [by_hash[image] for image in (following[0].query, following[0].result) if image in by_hash]
+        ids, images = home.results().images, (following[0].query, following[0].result)
+        shown = home.store.rows([ids[image] for image in images if image in ids])
         if len(shown) == 2:
             query, result = (_picture(served, store, row) for row in shown)
     return SampleAnswer(
+        fingerprint=home.store.info.fingerprint,
         query=query,
         result=result,
         rank=following[0].rank if following else 0,
@@ -155,15 +161,18 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         judged=len(said.judged),
         counted=found[0].judged,
         enough=ENOUGH,
-        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(served.stores, found, strict=True)],
+        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(stores, found, strict=True)],
     )
 
 
-@teach_api.post("/judge", responses=SAYS)
+@teach_api.post("/judge", responses=WRITE_SAYS)
 def judge_result(request: Request, served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
     """Judge a result of the fair sample; gives the next one."""
-    query, result = _image(served, store, body.query), _image(served, store, body.result)
     home = served.store(store)
+    home.require_shown(body.fingerprint)
+    if body.model not in {one.store.info.fingerprint for one in served.stores}:
+        raise Refused(409, "the model of this result is not served any more: nothing was written")
+    query, result = _image(served, home, body.query), _image(served, home, body.result)
     home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
     following = sample(served, store)
     proving: Proving = request.app.state.proving
@@ -178,7 +187,7 @@ def learning_state(request: Request, served: Offer, store: StoreNumber) -> Learn
     return _state(request)
 
 
-@teach_api.post("/learn", responses=SAYS)
+@teach_api.post("/learn", responses=WRITE_SAYS)
 def start_learning(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
     """Learn from what people said, in a process of its own; then the page shows the new model."""
     if store != 0:
@@ -198,9 +207,9 @@ def _state(request: Request) -> LearnAnswer:
     return LearnAnswer(state=state.state, seconds=round(state.seconds, 1), message=state.message)
 
 
-def _image(served: Served, store: int, ref: str) -> str:
+def _image(served: Served, home: ServedStore, ref: str) -> str:
     found = parse_row(served, ref, None)
-    if found.home is not served.store(store):
+    if found.home is not home:
         raise Refused(422, "this photo is of another store")
     return found.row.image.hash
 

@@ -8,16 +8,18 @@ from pydantic import BaseModel, Field
 
 from insclr.retrieval.said import (
     MAX_NAME,
+    as_one,
     describe_entry,
     hide_thing,
     merge_things,
     name_thing,
     remove_images,
     undo,
+    whole_act,
 )
 from insclr.retrieval.things import ShownThing, hashes_of, made_durable
-from insclr.web.answers import PictureAnswer, picture_answer
-from insclr.web.api import SAYS, Offer, StoreNumber
+from insclr.web.answers import PictureAnswer, Shown, picture_answer
+from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
 from insclr.web.queries import parse_row
 from insclr.web.served import Refused, Served, ServedStore
 
@@ -35,7 +37,7 @@ class Named(BaseModel):
     name: str = Field(max_length=4 * MAX_NAME)
 
 
-class Chosen(BaseModel):
+class Chosen(Shown):
     """Photos of a thing."""
 
     refs: list[Ref] = Field(min_length=1, max_length=500)
@@ -92,7 +94,7 @@ class ThingPicture(PictureAnswer):
     said: bool = Field(description="a person put it here; else it joined by its score")
 
 
-class ThingPage(ThingAnswer):
+class ThingPage(ThingAnswer, Shown):
     """A thing with its photos, the most typical first."""
 
     pictures: list[ThingPicture]
@@ -122,7 +124,7 @@ def things(
         things=[_thing(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
-        undo=describe_entry(entries[-1], {}) if entries else "",
+        undo=describe_entry(as_one(whole_act(entries[-1], entries))) if entries else "",
     )
 
 
@@ -138,7 +140,7 @@ def alone(
 @things_api.get("/things/{thing}", responses=SAYS)
 def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
     """A thing with its photos."""
-    found = served.store(store).said.gallery().thing(thing)
+    home, found = _found(served, store, thing)
     root = served.settings.root_path
     pictures = [
         ThingPicture(
@@ -146,15 +148,19 @@ def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
         )
         for row in found.rows[:_MOST_SHOWN]
     ]
-    return ThingPage(**_thing(served, store, found).model_dump(), pictures=pictures)
+    return ThingPage(
+        fingerprint=home.store.info.fingerprint,
+        **_thing(served, store, found).model_dump(),
+        pictures=pictures,
+    )
 
 
-@things_api.post("/things/{thing}/name", responses=SAYS)
+@things_api.post("/things/{thing}/name", responses=WRITE_SAYS)
 def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done:
     """Give a thing a name."""
     home, found = _found(served, store, thing)
     id_, entries = made_durable(found)
-    if entries:  # its photos and its name are one entry, and one undo
+    if entries:  # its photos and its name are one act, and one undo
         entries = name_thing(id_, body.name, [row.image.hash for row in found.rows])
     else:
         entries = name_thing(id_, body.name, [])
@@ -162,21 +168,21 @@ def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done
     return Done(id=id_, said="named")
 
 
-@things_api.post("/things/{thing}/remove", responses=SAYS)
+@things_api.post("/things/{thing}/remove", responses=WRITE_SAYS)
 def remove(served: Offer, store: StoreNumber, thing: ThingId, body: Chosen) -> Done:
     """Take photos out of a thing: not this one."""
     home, found = _found(served, store, thing)
-    images = hashes_of(found, _ids(served, store, body.refs))
+    images = hashes_of(found, _ids(served, home, body))
     id_, entries = made_durable(found)
     home.said.append([*entries, *remove_images(id_, images)])
     return Done(id=id_, said=f"{len(images)} taken out")
 
 
-@things_api.post("/things/{thing}/split", responses=SAYS)
+@things_api.post("/things/{thing}/split", responses=WRITE_SAYS)
 def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Done:
     """Make a thing of its own of some photos."""
     home, found = _found(served, store, thing)
-    images = hashes_of(found, _ids(served, store, body.refs))
+    images = hashes_of(found, _ids(served, home, body))
     if len(images) == len(found.rows):
         raise Refused(400, "leave at least one photo in the thing that you split")
     id_, entries = made_durable(found)
@@ -185,7 +191,7 @@ def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Do
     return Done(id=own, said="split")
 
 
-@things_api.post("/things/{thing}/merge", responses=SAYS)
+@things_api.post("/things/{thing}/merge", responses=WRITE_SAYS)
 def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Done:
     """Say that a thing is another one."""
     home, found = _found(served, store, thing)
@@ -198,7 +204,7 @@ def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Do
     return Done(id=into_id, said="joined")
 
 
-@things_api.post("/things/{thing}/hide", responses=SAYS)
+@things_api.post("/things/{thing}/hide", responses=WRITE_SAYS)
 def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Done:
     """Leave a thing out of the gallery, or show it again."""
     home, found = _found(served, store, thing)
@@ -207,13 +213,13 @@ def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Don
     return Done(id=id_, said="hidden" if body.hidden else "shown")
 
 
-@things_api.post("/undo", responses=SAYS)
+@things_api.post("/undo", responses=WRITE_SAYS)
 def take_back(served: Offer, store: StoreNumber, body: Undone) -> Done:
     """Take back what was said last, or an entry by its id."""
     home = served.store(store)
     entry = undo(home.store, body.entry)
     home.said.changed()
-    return Done(id=entry.id, said=describe_entry(entry, {}))
+    return Done(id=entry.id, said=describe_entry(entry))
 
 
 def _found(served: Served, store: int, thing: str) -> tuple[ServedStore, ShownThing]:
@@ -221,9 +227,10 @@ def _found(served: Served, store: int, thing: str) -> tuple[ServedStore, ShownTh
     return home, home.said.gallery().thing(thing)
 
 
-def _ids(served: Served, store: int, refs: list[str]) -> list[int]:
-    rows = [parse_row(served, ref, None) for ref in refs]
-    if any(one.home is not served.store(store) for one in rows):
+def _ids(served: Served, home: ServedStore, chosen: Chosen) -> list[int]:
+    home.require_shown(chosen.fingerprint)
+    rows = [parse_row(served, ref, None) for ref in chosen.refs]
+    if any(one.home is not home for one in rows):
         raise Refused(422, "these photos are of another store")
     return [one.row.id for one in rows]
 

@@ -1,27 +1,19 @@
 """Why a picture was found: the points that it shares with the query, and the box of the thing in it."""
 
-from typing import Annotated, Any, Literal
+import threading
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, Request, UploadFile
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
 from insclr.web.answers import Problem
-from insclr.web.decode_pool import Busy
-from insclr.web.load import Full
-from insclr.web.queries import (
-    QueryImages,
-    UploadQuery,
-    local_queries,
-    parse_boxes,
-    parse_row,
-    require_few_pixels,
-)
-from insclr.web.request_checks import RETRY
-from insclr.web.served import Refused, Served
+from insclr.web.queries import QuerySet, local_queries, parse_row, query_form
+from insclr.web.served import Served
+from insclr.web.turns import in_turn
 
 why_api = APIRouter(prefix="/api")
 
@@ -56,44 +48,18 @@ class WhyAnswer(BaseModel):
 async def why(
     request: Request,
     found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],
-    pictures: Annotated[list[UploadFile], File(description="photos of the thing")] = [],  # noqa: B006
-    boxes: Annotated[list[str], Form(description="a part of each photo: x1,y1,x2,y2 or empty")] = [],  # noqa: B006
-    rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
-    row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
-    box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+    query: Annotated[QuerySet, Depends(query_form)],
 ) -> WhyAnswer:
     """The points of a query that are found again in a picture, where they agree on one transform."""
     served: Served = request.app.state.served
-    count, most = len(pictures) + len(rows), served.settings.max_queries
-    if not 1 <= count <= most:
-        raise Refused(422, f"give 1 to {most} queries (pictures and rows), not {count}")
-    upload_boxes = parse_boxes(boxes, len(pictures))
-    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-    of_rows = parse_boxes(row_boxes, len(rows))
-    try:
-        with served.uploads.held():
-            return await run_in_threadpool(
-                _answer, served, found, uploads, rows, of_rows, box_unit == "fraction"
-            )
-    except (Full, Busy):
-        raise Refused(503, "too many pictures are being compared: try again in a moment", RETRY) from None
+    return await in_turn(request, served.uploads, "compared", partial(_answer, served, found, query))
 
 
-def _answer(
-    served: Served,
-    found: str,
-    uploads: list[UploadQuery],
-    refs: list[str],
-    row_boxes: list[tuple[float, float, float, float] | None],
-    fractions: bool,
-) -> WhyAnswer:
-    limits = served.settings
-    rows = [parse_row(served, ref, box) for ref, box in zip(refs, row_boxes, strict=True)]
-    require_few_pixels(uploads, limits.max_pixels, limits.max_request_pixels)
-    images = QueryImages(served.decoders, fractions, limits.max_pixels)
+def _answer(served: Served, found: str, query: QuerySet, gone: threading.Event) -> WhyAnswer:
+    rows, images = query.checked(served, gone)
     shown = parse_row(served, found, None)
     extractor = shown.home.extractor()
-    queries = local_queries(extractor, uploads, rows, images)
+    queries = local_queries(extractor, query.uploads, rows, images)
     # The found picture's features are kept, or made now from its file.
     (target,) = local_queries(extractor, [], [shown], images)
     return _explained(queries, target.features)

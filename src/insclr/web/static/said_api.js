@@ -5,13 +5,16 @@ async function answer(request) {
   try {
     response = await request;
   } catch {
-    throw new Error("The server does not answer. Is `insclr serve` still running?");
+    throw failure(0, "The server does not answer. Is `insclr serve` still running?");
   }
   const body = await response.json().catch(() => null);
   if (response.ok) return body;
   const detail = body?.detail;
-  throw new Error(typeof detail === "string" ? detail.charAt(0).toUpperCase() + detail.slice(1) : `The server answered with status ${response.status}.`);
+  throw failure(response.status, typeof detail === "string" ? detail.charAt(0).toUpperCase() + detail.slice(1) : `The server answered with status ${response.status}.`);
 }
+
+// `status` is that of the answer, 0 when there was none; 409: what the page shows is not what is served any more.
+const failure = (status, message) => Object.assign(new Error(message), { status });
 
 const get = (path) => answer(fetch(`api/stores/0/${path}`));
 const post = (path, body = {}) =>
@@ -21,15 +24,16 @@ export const gallery = (offset = 0, count = 60, hidden = false) => get(`things?o
 export const alone = () => get("things/alone");
 export const thing = (id) => get(`things/${encodeURIComponent(id)}`);
 export const name = (id, text) => post(`things/${encodeURIComponent(id)}/name`, { name: text });
-export const remove = (id, refs) => post(`things/${encodeURIComponent(id)}/remove`, { refs });
-export const split = (id, refs, text) => post(`things/${encodeURIComponent(id)}/split`, { refs, name: text });
+// A thing's or a screen's fingerprint says which model's photos the refs are.
+export const remove = ({ id, fingerprint }, refs) => post(`things/${encodeURIComponent(id)}/remove`, { fingerprint, refs });
+export const split = ({ id, fingerprint }, refs, text) => post(`things/${encodeURIComponent(id)}/split`, { fingerprint, refs, name: text });
 export const merge = (id, into) => post(`things/${encodeURIComponent(id)}/merge`, { into });
 export const hide = (id, hidden) => post(`things/${encodeURIComponent(id)}/hide`, { hidden });
 export const undo = (entry = "") => post("undo", { entry });
 
 export const screen = () => get("teach/screen");
-export const give = (query, same, different) => post("teach/answer", { query, same, different });
-export const skip = (query) => post("teach/skip", { query });
+export const give = ({ query, fingerprint }, same, different) => post("teach/answer", { fingerprint, query: query.ref, same, different });
+export const skip = ({ query, fingerprint }) => post("teach/skip", { fingerprint, query: query.ref });
 export const sample = () => get("teach/sample");
 export const judge = (body) => post("teach/judge", body);
 export const learn = () => post("teach/learn");

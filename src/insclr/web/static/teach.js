@@ -20,6 +20,13 @@ async function attempt(work) {
   }
 }
 
+// The next to show after an answer; where a new model is served by now, the server's sentence and what that one asks.
+const nextOf = (sent, anew) => sent.catch((error) => {
+  if (error.status !== 409) throw error;
+  toast(error.message);
+  return anew();
+});
+
 function show(next) {
   if (!next) return;
   screen = next;
@@ -59,11 +66,11 @@ const refs = () => screen.candidates.map((one) => one.ref);
 async function give(same) {
   if (!screen?.query) return;
   const different = refs().filter((one) => !same.includes(one));
-  show(await attempt(() => said.give(screen.query.ref, same, different)));
+  show(await attempt(() => nextOf(said.give(screen, same, different), said.screen)));
 }
 
 async function skip() {
-  if (screen?.query) show(await attempt(() => said.skip(screen.query.ref)));
+  if (screen?.query) show(await attempt(() => nextOf(said.skip(screen), said.screen)));
 }
 
 function showConflicts(found) {
@@ -126,8 +133,8 @@ function showProof(found) {
   if (!pair) byId("judging").hidden = true;
 }
 
-const judge = async (same) => pair && showProof(await attempt(() => said.judge({
-  query: pair.query.ref, result: pair.result.ref, rank: pair.rank, model: pair.model, same })));
+const judge = async (same) => pair && showProof(await attempt(() => nextOf(said.judge({
+  fingerprint: pair.fingerprint, query: pair.query.ref, result: pair.result.ref, rank: pair.rank, model: pair.model, same }), said.sample)));
 
 byId("judge").addEventListener("click", async () => {
   byId("judging").hidden = false;

@@ -19,6 +19,7 @@ async function attempt(work) {
     return await work();
   } catch (error) {
     toast(error.message);
+    if (error.status === 409) render(); // a new model's photos
     return null;
   }
 }
@@ -71,8 +72,8 @@ async function renderThing(id) {
   const tiles = thing.pictures.map(photoTile);
   const grid = element("div", { class: "tiles", id: "photos" }, tiles);
   const acts = element("div", { class: "acts", id: "acts" }, [
-    button("Not this thing", () => chosen((refs) => said.remove(thing.id, refs)), { id: "remove", disabled: "" }),
-    button("A thing of its own", () => chosen((refs) => said.split(thing.id, refs, "")), { id: "split", disabled: "" }),
+    button("Not this thing", () => chosen((refs) => said.remove(thing, refs)), { id: "remove", disabled: "" }),
+    button("A thing of its own", () => chosen((refs) => said.split(thing, refs, "")), { id: "split", disabled: "" }),
     button("Join with …", () => chooseOther(thing), { id: "merge" }),
     button(thing.hidden ? "Show again" : "Hide", () => change(() => said.hide(thing.id, !thing.hidden)), { id: "hide" }),
   ]);

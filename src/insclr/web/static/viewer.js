@@ -79,7 +79,7 @@ export class Viewer {
     byId("large").src = match.picture;
     byId("facts-path").textContent = match.path;
     byId("viewer-why").hidden = match.score === undefined || match.is_query; // only of what a search has found
-    this.offerFile(this.actions.about().originals);
+    this.offerFile(this.actions.about().originals && Boolean(match.original)); // a frame of a video has no file
     byId("download").href = `${match.original}?download=true`;
     byId("original").href = match.original;
     byId("facts").replaceChildren(...facts(match).flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value || "–"])]));

@@ -1,0 +1,47 @@
+"""The processes that the server starts: they run this package, and nothing that lies among the photos."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from insclr.retrieval.said import answer
+from insclr.web.decode_pool import DecodePool
+from insclr.web.learning import Learning
+from insclr.web.load import Numbers, Room
+from insclr.web.proving import Proving
+from insclr.web.served import Served, ServedStore
+from insclr.web.settings import ServeSettings
+
+
+@pytest.fixture
+def served(collection: ServedStore) -> Served:
+    return Served((collection,), ServeSettings(), DecodePool(1), Room(1), Room(1), Room(1), Numbers())
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The server was started in a folder with a file that has the name of a module; this is what it would write."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "typer.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(folder)
+    return tmp_path / "ran"
+
+
+def test_learning_runs_no_module_of_the_current_folder(served: Served, ran: Path) -> None:
+    one, other = (row.image.hash for row in list(served.stores[0].store.rows_by_path().values())[:2])
+    served.stores[0].said.append([answer(one, [other], [])])
+    learning = Learning(served)
+    learning.start("no such recipe")
+    while learning.state().state == "running":
+        time.sleep(0.05)
+    assert not ran.exists()
+    assert "no such recipe" in learning.state().message
+
+
+def test_proving_runs_no_module_of_the_current_folder(served: Served, ran: Path) -> None:
+    started = Proving(served)
+    started.judged(30)
+    started.stop()
+    assert not ran.exists()
