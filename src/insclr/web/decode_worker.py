@@ -29,7 +29,7 @@ def main() -> None:
     """Serve jobs until the standard input ends, which it does with the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    load_readers()  # while files may still be opened freely
+    load_readers()  # before the limits on memory and writing
     _limit_itself()
     jobs, answers = sys.stdin.buffer, sys.stdout.buffer
     while (frame := jobs.read(FRAME.size)) and len(frame) == FRAME.size:
