@@ -2,21 +2,22 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from insclr.arrays import Descriptors
 from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
+from insclr.data.skipped import Skipped
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
-from insclr.model.model_file import resolve_model
+from insclr.model.model_file import Model, resolve_model
 from insclr.report.run_report import write_report
-from insclr.retrieval.describe import describe_images
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.index import index_images
 from insclr.retrieval.store import open_store
+from insclr.retrieval.view_features import FeatureDescriber, only_last_layer
 from insclr.run_folder import note_measured
 from insclr_demo import draw_collection
 
@@ -56,16 +57,29 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     model = train(collection, run, recipe, labels=collection / "labels.csv", resume=run.exists())
     stage("indexing the pictures for search")
     store = folder / "store"
-    stage(index_images(ModelDescriber(str(run), model), labels.images, store).summary())
+    stage(index_images(_describer(str(run), model, folder), labels.images, store).summary())
     stage("measuring before and after")
     settings = model.recipe.descriptor
-    pretrained = resolve_model(f"pretrained:{model.recipe.network.backbone}")
-    before = evaluate_labels(describe_images(pretrained, labels.images, settings), labels)
+    name = f"pretrained:{model.recipe.network.backbone}"
+    pretrained = resolve_model(name)
+    # The same rounds, since they say whether the features of both are one.
+    pretrained = replace(
+        pretrained, recipe=pretrained.recipe.with_(descriptor=settings, rounds=model.recipe.rounds)
+    )
+    descriptors, _ = _describer(name, pretrained, folder).files(labels.images, Skipped())
+    before = evaluate_labels(descriptors, labels)
     after = evaluate_labels(_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)
     note_measured(run, map={"before": before.map, "after": after.map, "views": views})
     write_report(run)
     return Demo(before, after, folder)
+
+
+def _describer(name: str, model: Model, folder: Path) -> ModelDescriber:
+    """Describes pictures; where only the last layer learned, once for the models before and after."""
+    if only_last_layer(model.recipe):
+        return FeatureDescriber(name, model, folder / "features")
+    return ModelDescriber(name, model)
 
 
 def _stored(store: Path, images: ImageList) -> Descriptors:

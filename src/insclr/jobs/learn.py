@@ -16,7 +16,7 @@ from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import Store, open_store
-from insclr.retrieval.view_features import FeatureDescriber
+from insclr.retrieval.view_features import FeatureDescriber, only_last_layer
 from insclr.run_folder import kept_answers
 
 _FEATURES = "features"  # a note of the store
@@ -80,13 +80,12 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
     """
     old = open_store(uri)
     try:
-        # Where only the last layer learned, the next model will need no photo again.
-        only_last = all(each.train == "fc" for each in model.recipe.rounds)
         name, cache = str(out / "run"), _features(old)
         size = old.info.size
+        # Where only the last layer learned, the next model will need no photo again.
         describer = (
             FeatureDescriber(name, model, cache, size=size)
-            if only_last
+            if only_last_layer(model.recipe)
             else ModelDescriber(name, model, size=size)
         )
         extractor, asmk = _kept_parts(old)

@@ -3,6 +3,7 @@
 import hashlib
 import sqlite3
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,16 +15,19 @@ from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.pixels import Pixels, descriptor_views
 from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
 from insclr.engine.opened import OpenedModel
 from insclr.engine.protocol import unit_rows
 from insclr.files import content_hash
 from insclr.model.model_file import Model
+from insclr.recipe import Recipe
 from insclr.retrieval.describe import describe_views
 from insclr.retrieval.describer import ModelDescriber
 from insclr.retrieval.store import Regions
 from insclr.retrieval.store.database import connect, explained
 
-_BATCH = 32  # files between two looks into the database
+_BATCH = 64  # files between two looks into the database
+_PART = 8  # files that a thread decodes and describes together
 _SCHEMA = "CREATE TABLE IF NOT EXISTS features (hash TEXT PRIMARY KEY, rows BLOB NOT NULL)"
 
 Features = NDArray[np.float16]  # (views, channels)
@@ -93,32 +97,51 @@ class FeatureDescriber(ModelDescriber):
     def _computed(
         self, images: ImageList, contents: dict[int, bytes], skipped: Skipped
     ) -> dict[int, Features]:
-        """Pooled features (views, channels) of images, those of one shape in one pass."""
+        """Pooled features (views, channels) of images; threads take turns at decoding and describing."""
+        given = list(contents.items())
+        parts = [dict(given[at : at + _PART]) for at in range(0, len(given), _PART)]
+        with self._turns, ThreadPoolExecutor(default_workers() or 1, "features") as threads:
+            made = list(threads.map(self._pooled, parts))
+        found: dict[int, Features] = {}
+        for i, one in (pair for part in made for pair in part.items()):
+            if isinstance(one, BadImage):
+                skipped.add(images.paths[i], one.reason)
+            else:
+                found[i] = one
+        return found
+
+    def _pooled(self, contents: dict[int, bytes]) -> "dict[int, Features | BadImage]":
+        """Of some images, those of one shape in one pass."""
         wanted = self._model.descriptor
         engine = self._model.engine_for(wanted)
         views: list[tuple[int, Pixels]] = []
+        found: dict[int, Features | BadImage] = {}
         for i, content in contents.items():
             try:
                 image = decode(content, self.longest)
             except BadImage as bad:
-                skipped.add(images.paths[i], bad.reason)
+                found[i] = bad
                 continue
             views += [
                 (i, view) for view in descriptor_views(image, wanted.size, wanted.fit, zoom=wanted.zoom)
             ]
-        found: dict[int, list[Features]] = {}
-        with self._turns:
-            for shape in {view.shape for _, view in views}:
-                alike = [(i, view) for i, view in views if view.shape == shape]
-                for scale in wanted.scales:
-                    pooled = describe_views(engine, [view for _, view in alike], (scale,), "pooled")
-                    for (i, _), row in zip(alike, pooled.astype("<f2"), strict=True):
-                        found.setdefault(i, []).append(row)
-        return {i: np.stack(rows) for i, rows in found.items()}
+        rows: dict[int, list[Features]] = {}
+        for shape in {view.shape for _, view in views}:
+            alike = [(i, view) for i, view in views if view.shape == shape]
+            for scale in wanted.scales:
+                pooled = describe_views(engine, [view for _, view in alike], (scale,), "pooled")
+                for (i, _), row in zip(alike, pooled.astype("<f2"), strict=True):
+                    rows.setdefault(i, []).append(row)
+        return found | {i: np.stack(one) for i, one in rows.items()}
 
     def _described(self, features: Features) -> Descriptors:
         described = self._model.head(features.astype(np.float32))  # (views, dim)
         return unit_rows(described.sum(0))
+
+
+def only_last_layer(recipe: Recipe) -> bool:
+    """Whether a model of this recipe differs from its backbone in the last layer alone, so that features stay."""
+    return all(each.train == "fc" for each in recipe.rounds)
 
 
 def _digest(model: Model | OpenedModel) -> str:
