@@ -155,7 +155,7 @@ def test_a_few_bytes_do_not_take_gigabytes(tmp_path, payload):
         [sys.executable, "-c", code, tmp_path / "truth.pkl"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert "not a whole pickle" in said
-    assert int(peak) < 500_000_000
+    assert int(peak) < 2_000_000_000  # that of the test process counts, too; the room alone would be 8 GB
 
 
 def test_what_refers_to_itself_a_billion_times_is_read_once(tmp_path):
