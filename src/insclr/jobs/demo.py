@@ -57,16 +57,15 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     model = train(collection, run, recipe, labels=collection / "labels.csv", resume=run.exists())
     stage("indexing the pictures for search")
     store = folder / "store"
-    stage(index_images(_describer(str(run), model, folder), labels.images, store).summary())
+    # Where only the last layer learned, the networks before and after have the same features: made once, and kept.
+    features = folder / "features" if only_last_layer(model.recipe) else None
+    stage(index_images(_describer(str(run), model, features), labels.images, store).summary())
     stage("measuring before and after")
     settings = model.recipe.descriptor
     name = f"pretrained:{model.recipe.network.backbone}"
     pretrained = resolve_model(name)
-    # The same rounds, since they say whether the features of both are one.
-    pretrained = replace(
-        pretrained, recipe=pretrained.recipe.with_(descriptor=settings, rounds=model.recipe.rounds)
-    )
-    descriptors, _ = _describer(name, pretrained, folder).files(labels.images, Skipped())
+    pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=settings))
+    descriptors, _ = _describer(name, pretrained, features).files(labels.images, Skipped())
     before = evaluate_labels(descriptors, labels)
     after = evaluate_labels(_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)
@@ -75,11 +74,9 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     return Demo(before, after, folder)
 
 
-def _describer(name: str, model: Model, folder: Path) -> ModelDescriber:
-    """Describes pictures; where only the last layer learned, once for the models before and after."""
-    if only_last_layer(model.recipe):
-        return FeatureDescriber(name, model, folder / "features")
-    return ModelDescriber(name, model)
+def _describer(name: str, model: Model, features: Path | None) -> ModelDescriber:
+    """Describes pictures, and keeps their features in this folder where one is given."""
+    return ModelDescriber(name, model) if features is None else FeatureDescriber(name, model, features)
 
 
 def _stored(store: Path, images: ImageList) -> Descriptors:
