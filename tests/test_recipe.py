@@ -89,10 +89,10 @@ def test_the_released_configuration_for_landmarks() -> None:
 
 def test_a_recipe_builds_on_another() -> None:
     fast, default, thorough = (load_recipe(name) for name in ("fast", "default", "thorough"))
-    assert default.rounds[:2] == fast.rounds
-    assert thorough.rounds[:5] == default.rounds
+    assert thorough.rounds[: len(default.rounds)] == default.rounds
     assert default.descriptor == fast.descriptor
-    assert (fast.network.keep_start, default.network.keep_start) == (0.6, 0.75)
+    assert {each.network.start for each in (fast, default, thorough)} == {"views"}
+    assert [each.network.renew_start for each in (fast, default, thorough)] == [False, True, True]
 
 
 def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
@@ -136,6 +136,7 @@ def test_times_repeats_a_round_and_each_is_changed_alone(tmp_path: Path) -> None
         ("descriptor.scales=[]", "descriptor.scales = [] is not possible"),
         ("network.keep_start=0.5", "keep_start must be 0 where the fc starts at random"),
         ("network.keep_start=2", "network.keep_start = 2 is not possible"),
+        ("network.renew_start=true", 'renew_start needs start = "views"'),
         ("network.start=pca", "bias must be true"),
         ("minutes=-1", "minutes = -1 is not possible"),
         ("rounds.loss.margin=nan", "rounds.0.loss.margin = nan is not possible"),
@@ -150,6 +151,7 @@ def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> No
 @pytest.mark.parametrize(
     ("recipe", "change"),
     [
+        ("default", "network.start_power=0.3"),  # only start = pca does
         ("fast", "minutes=3"),  # the fc alone is trained: there is no time to plan
         ("fast", "rounds.method.k=3"),  # measured, not set
         ("fast", "rounds.batch_norm=live"),

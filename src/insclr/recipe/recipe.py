@@ -32,11 +32,16 @@ class NetworkRecipe(Table):
     keep_start: float = knob(
         0.0, "share of its start that the trained fc is mixed with in the end; 0 = none", ge=0, le=1
     )
+    renew_start: bool = knob(
+        False, "where other layers learned, make the start again: before every round, and as the fc that ships"
+    )
 
     @model_validator(mode="after")
     def _start_fits(self) -> "NetworkRecipe":
         if self.start == "random" and self.keep_start:
             raise ValueError("keep_start must be 0 where the fc starts at random: there is nothing to keep")
+        if self.renew_start and self.start != "views":
+            raise ValueError('renew_start needs start = "views"')
         if self.start != "random" and not self.bias:
             raise ValueError(f'bias must be true with start = "{self.start}": it holds the centring')
         return self
@@ -168,6 +173,8 @@ class Recipe(Table):
     def _has_something_to_train(self) -> "Recipe":
         if self.network.dim == 0 and any(each.train == "fc" for each in self.rounds):
             raise ValueError('network.dim must be positive: a round with train = "fc" has nothing to train')
+        if self.network.renew_start and all(each.train == "fc" for each in self.rounds):
+            raise ValueError('network.renew_start must be false where every round has train = "fc"')
         return self
 
     def at_size(self, side: int) -> "Recipe":

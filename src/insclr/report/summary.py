@@ -44,6 +44,7 @@ class Calibration:
     remarks: list[str]
     fixed: list[Setting]
     kept_start: float  # share of its start that the last layer keeps; 0 where it was not mixed
+    renewed: bool  # the last layer is a start made of what the layers below it learned
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def calibration(run: RunRecord) -> Calibration | None:
                 why[name].append(because)
     docs = _documented(run.recipe_text)
     keep_start = run.recipe.get("network", {}).get("keep_start", 0.0)
+    renewed = any(event.get("event") == "renewed" for event in run.events)
     return Calibration(
         rounds=list(starts),
         calibrated=[
@@ -151,7 +153,8 @@ def calibration(run: RunRecord) -> Calibration | None:
         remarks=remarks,
         fixed=_fixed(run, list(starts), docs),
         # Without a step the last layer still is its start.
-        kept_start=keep_start if run.finished and run.steps else 0.0,
+        kept_start=keep_start if run.finished and run.steps and not renewed else 0.0,
+        renewed=renewed,
     )
 
 

@@ -19,7 +19,7 @@ from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.mining.taught import Taught
 from insclr.model.model_file import MODEL_NAME, save_model
-from insclr.model.network import create_network
+from insclr.model.network import create_network, digest_trunk
 from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks
@@ -82,6 +82,7 @@ class Training:
         torch.manual_seed(self.recipe.seed)
         with working("loading the network"):
             self.network = create_network(self.recipe.network).to(self.device)
+        self.untrained = digest_trunk(self.network)  # the features that the start is made of
         if any(each.train == "late" for each in self.recipe.rounds):
             require_late(self.network)  # now, rather than when all photos are described
         done = ranks.from_first(run.finished_rounds())
@@ -159,6 +160,17 @@ class Training:
         apply_start(fc, start)
         self.run.note_start(start.size, start.reasons, fc, mined=start.mined)
 
+    def _renew_start(self, recipe: RoundRecipe) -> bool:
+        """Make the start again, of features that rounds have changed; whether there was a reason to."""
+        if not self.recipe.network.renew_start or digest_trunk(self.network) == self.untrained:
+            return False
+        features = self.features.pooled(self.network, recipe, Needs(views=True))
+        if self.ranks.first:
+            self._start_fc(features)
+        self.ranks.copy_from_first(self.network)
+        self.size = self.ranks.from_first(self.run.size())
+        return True
+
     def _start_without_mined(self, features: RoundStart) -> None:
         """Begin again from the views alone: the start was made of pairs that turned out not to be believed."""
         if self.recipe.network.start == "views" and self.ranks.first:
@@ -180,9 +192,12 @@ class Training:
             self._end_round(number)
             return
         with working(f"round {number}: looking for photos of the same thing"):
+            renewed = self._renew_start(recipe)
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
-            self.watch.start(number, start, prepared, labels_used=method.needs.labels)
+            self.watch.start(
+                number, start, prepared, new_start=renewed or number == 1, labels_used=method.needs.labels
+            )
         if reason := unsafe(prepared) if self.recipe.guard else "":
             self.watch.skipped(number, reason, prepared.positives_per_image)
             if prepared.consistency is not None and not prepared.consistency.believable:
@@ -327,9 +342,11 @@ class Training:
             shutil.rmtree(self.run.round_folder(number) / "scratch", ignore_errors=True)
 
     def _finish(self) -> None:
-        """Mix the FC with its start, take a last look at the network that ships, and write it."""
+        """Give the FC its last form, take a last look at the network that ships, and write it."""
         number, recipe = len(self.recipe.rounds), fit_to_collection(self.recipe.rounds[-1], len(self.images))
-        if self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
+        if self._renew_start(recipe):
+            self.watch.renewed(number)
+        elif self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
             mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.keep_start)
         method = create_method(recipe.method)
         asked_again = method.explains and not method.needs.plain

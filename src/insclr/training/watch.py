@@ -34,12 +34,14 @@ class Watch:
     instances: Tensor | None  # (N,) true instance of each image, -1 where no label names it
     ranks: Ranks
 
-    def start(self, number: int, start: RoundStart, prepared: Prepared, *, labels_used: bool) -> None:
-        """Note what a round begins with."""
+    def start(
+        self, number: int, start: RoundStart, prepared: Prepared, *, new_start: bool, labels_used: bool
+    ) -> None:
+        """Note what a round begins with; `new_start` where the FC was given its start just before."""
         point = self.run.resume_point()
         if not self.ranks.first or (point is not None and point >= (number, 0)):
             return  # another rank's task, or written before the interruption
-        of_start = self.run.start_reasons() if number == 1 else ()
+        of_start = self.run.start_reasons() if new_start else ()
         self.tracker.event(
             number,
             "start",
@@ -57,6 +59,10 @@ class Watch:
         steps, seconds = trained.steps, trained.seconds
         seen = steps * method.sampler.step(0).numel() * method.needs.augmented
         self.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=seen)
+
+    def renewed(self, number: int) -> None:
+        """Note that the FC that ships is a start made of what the other layers learned."""
+        self.tracker.event(number, "renewed")
 
     def finish(self, number: int, end: RoundStart) -> None:
         """Note how good the network is that ships, where labels tell."""
