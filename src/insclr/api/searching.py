@@ -102,7 +102,9 @@ def search(
     queries: list[Any] = list(query) if is_several(query) else [query]
     opened = open_store(store)
     try:
-        describer = describer_of(opened.info, model, workers=0, device=device, engine=engine)
+        describer = describer_of(
+            opened.info, model, workers=0, device=device, engine=engine, expected=len(queries)
+        )
         photos = [QueryPhoto(one) for one in queries]
         return search_photos(opened, describer, photos, asked, box)
     finally:

@@ -1,6 +1,8 @@
 """The command line: one function a command, which parses, calls and prints. Nothing heavy is imported here."""
 
+import atexit
 import errno
+import gc
 import logging
 import os
 import signal
@@ -90,6 +92,11 @@ def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
     # Before pydantic looks through every installed package for plugins to it.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # numpy's threads spin for 2^28 ticks, a tenth of a second of every other core, when they start and after each
+    # product. 2^20 ticks are enough to stay awake from one product to the next.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+    # Python looks through all objects for garbage once more at its end, when they are all about to go.
+    atexit.register(gc.freeze)
     from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
 
     shown = logging.StreamHandler()

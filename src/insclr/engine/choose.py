@@ -20,6 +20,8 @@ Wanted = Literal["auto", "torch", "onnx", "openvino"]
 _GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
 _INSTALL = {"onnx": "pip install onnxruntime", "openvino": "pip install 'insclr[openvino]'"}
 _MODULE = {"onnx": "onnxruntime", "openvino": "openvino"}
+# OpenVINO is faster an image, but takes as much longer to start as it saves on so many.
+_FEW_IMAGES = 8
 
 
 def require_engine(wanted: str, device: str) -> None:
@@ -54,23 +56,25 @@ def open_engine(
     wanted: str = "auto",
     device: str = "auto",
     streams: int = 0,
+    expected: int = 0,
     kind: Kind = "trunk",
     cache: EngineCache | None = None,
     bf16: bool = False,
 ) -> Engine:
     """An engine for a network, at `size`, square images or of any shape.
 
-    `streams` calls can run at a time, each on its share of the cores; 0 is one a core, best for many images. With
-    "auto" an engine that is missing, or that cannot express the network, is passed over with a warning; one that was
-    asked for is a UserError. With `bf16` an engine that can computes in these short numbers.
+    `streams` calls can run at a time, each on its share of the cores; 0 is one a core, best for many images.
+    `expected` is how many images it will describe, where that is known: for a few "auto" prefers the engine that
+    starts sooner. With "auto" an engine that is missing, or that cannot express the network, is passed over with a
+    warning; one that was asked for is a UserError. With `bf16` an engine that can computes in these short numbers.
     """
     require_engine(wanted, device)
     if wanted == "torch" or (wanted == "auto" and not on_cpu(device)):
         return _said(_torch(source, device, streams))
     cache = cache or EngineCache()
-    names: list[EngineName] = [
-        one for one in ("openvino", "onnx") if wanted in ("auto", one) and _installed(one)
-    ]
+    by_speed: tuple[EngineName, ...] = ("openvino", "onnx")
+    in_order = by_speed[::-1] if 0 < expected <= _FEW_IMAGES else by_speed
+    names = [one for one in in_order if wanted in ("auto", one) and _installed(one)]
     try:
         graph = find_graph(source, kind, size, square=square, cache=cache)
     except CannotExport as error:

@@ -20,6 +20,8 @@ class OnnxEngine(GraphEngine):
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
+        # Waiting threads would spin: a search for one photo took 45 ms more of processor time.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = onnxruntime.InferenceSession(
             graph.content, options, providers=["CPUExecutionProvider"]
         )

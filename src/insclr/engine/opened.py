@@ -69,11 +69,12 @@ def open_model(
     engine: str = "auto",
     device: str = "auto",
     streams: int = 0,
+    expected: int = 0,
     settings: Settings = lambda remembered: remembered,
 ) -> OpenedModel:
     """The model that a user names (as `resolve_model` takes it), by the engine of this name.
 
-    `settings` changes how images are described. `streams` as in `open_engine`.
+    `settings` changes how images are described. `streams` and `expected` as in `open_engine`.
     """
     require_engine(engine, device)
     file = find_model_file(name)
@@ -81,7 +82,12 @@ def open_model(
         from insclr.model.model_file import resolve_model
 
         return open_in_memory(
-            resolve_model(name), engine=engine, device=device, streams=streams, settings=settings
+            resolve_model(name),
+            engine=engine,
+            device=device,
+            streams=streams,
+            expected=expected,
+            settings=settings,
         )
     stored = read_model_file(file)
     recipe = stored.recipe.with_(descriptor=settings(stored.recipe.descriptor))
@@ -94,7 +100,7 @@ def open_model(
 
     source = GraphSource(trunk_digest(recipe.network, stored.weights), lambda: load().network)
     head = _head(stored.weights)
-    made = _open(source, head, recipe.descriptor, engine, device, streams)
+    made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
     gem_p = _gem_p(recipe, stored.weights)
     name = str(file.absolute())
     return OpenedModel(made, recipe, stored.fingerprint, name, load, stored.notes, head, gem_p)
@@ -106,6 +112,7 @@ def open_in_memory(
     engine: str = "auto",
     device: str = "auto",
     streams: int = 0,
+    expected: int = 0,
     settings: Settings = lambda remembered: remembered,
 ) -> OpenedModel:
     """A model that is in memory already, by an engine; on a GPU where its network is on one."""
@@ -117,7 +124,7 @@ def open_in_memory(
     recipe = model.recipe.with_(descriptor=settings(model.recipe.descriptor))
     source = GraphSource(trunk_digest(recipe.network, weights), lambda: model.network)
     head = _head(weights)
-    made = _open(source, head, recipe.descriptor, engine, device, streams)
+    made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
     if not recipe.network.dim:
         # The next search in a store of this pretrained network finds its graph by the fingerprint, without torch.
         EngineCache().write(_pretrained(model.fingerprint), "", b"", {"digest": source.digest})
@@ -134,13 +141,19 @@ def open_in_memory(
 
 
 def open_pretrained(
-    name: str, fingerprint: str, *, engine: str = "auto", device: str = "auto", streams: int = 0
+    name: str,
+    fingerprint: str,
+    *,
+    engine: str = "auto",
+    device: str = "auto",
+    streams: int = 0,
+    expected: int = 0,
 ) -> OpenedModel:
     """The pretrained network `name` with this fingerprint, without torch where it was opened before."""
     require_engine(engine, device)
     kept = EngineCache().read(_pretrained(fingerprint))
     if kept is None or engine == "torch" or not on_cpu(device):
-        return open_model(name, engine=engine, device=device, streams=streams)
+        return open_model(name, engine=engine, device=device, streams=streams, expected=expected)
     recipe = pretrained_recipe(name)
 
     @functools.cache
@@ -150,12 +163,18 @@ def open_pretrained(
         return resolve_model(name)
 
     source = GraphSource(kept.about["digest"], lambda: load().network)
-    made = _open(source, Head(), recipe.descriptor, engine, device, streams)
+    made = _open(source, Head(), recipe.descriptor, engine, device, streams, expected)
     return OpenedModel(made, recipe, fingerprint, name, load, gem_p=recipe.network.gem_p)
 
 
 def _open(
-    source: GraphSource, head: Head, descriptor: DescriptorRecipe, engine: str, device: str, streams: int
+    source: GraphSource,
+    head: Head,
+    descriptor: DescriptorRecipe,
+    engine: str,
+    device: str,
+    streams: int,
+    expected: int,
 ) -> Engine:
     return open_engine(
         source,
@@ -165,6 +184,7 @@ def _open(
         wanted=engine,
         device=device,
         streams=streams,
+        expected=expected,
     )
 
 

@@ -288,14 +288,14 @@ def _nearest(store: SearchableRows, ids: Ids, top: int) -> tuple[Ids, Scores]:
     return near, similar
 
 
-def _picked(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _picked(generator: "np.random.Generator", shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Which places of each query's results are looked at: the first ones and some of the others."""
     queries, depth = shape
     further = generator.integers(min(_FIRST, depth - 1), depth, (queries, _FURTHER))
     return np.concatenate([np.tile(np.arange(min(_FIRST, depth)), (queries, 1)), further], axis=1)
 
 
-def _strangers(store: SearchableRows, generator: np.random.Generator, queries: Ids) -> float:
+def _strangers(store: SearchableRows, generator: "np.random.Generator", queries: Ids) -> float:
     """The median similarity of random pairs."""
     shuffled = generator.permutation(queries)
     different = queries != shuffled

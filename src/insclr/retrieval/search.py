@@ -137,7 +137,9 @@ def search_files(
     store = open_store(uri)
     try:
         parse_where(asked.where, store.columns())
-        describer = describer_of(store.info, model, workers=0, device=device, engine=engine)
+        describer = describer_of(
+            store.info, model, workers=0, device=device, engine=engine, expected=len(images)
+        )
         for i, path in enumerate(images.paths):
             try:
                 matches = search_photos(store, describer, [QueryPhoto(images.file(i))], asked, box)

@@ -1,10 +1,10 @@
 """Stores: durable rows with descriptors, embedded (a folder) or in a Milvus cluster (an address)."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from insclr.retrieval.store.journal import Entry, new_entry
 from insclr.retrieval.store.local import LocalStore
-from insclr.retrieval.store.milvus import MilvusStore
 from insclr.retrieval.store.rows import (
     MAX_REGIONS,
     IndexedImage,
@@ -17,6 +17,9 @@ from insclr.retrieval.store.rows import (
     StoreUnavailable,
 )
 from insclr.retrieval.store.where import Condition, parse_where
+
+if TYPE_CHECKING:
+    from insclr.retrieval.store.milvus import MilvusStore
 
 __all__ = [
     "MAX_REGIONS",
@@ -40,14 +43,12 @@ __all__ = [
 
 def open_store(uri: str | Path) -> Store:
     """Open a store: a folder, or Milvus (`http://host:19530/NAME`, or a Milvus Lite file `NAME.db`)."""
-    return MilvusStore(str(uri)) if is_milvus(uri) else LocalStore(Path(uri))
+    return _milvus()(str(uri)) if is_milvus(uri) else LocalStore(Path(uri))
 
 
 def create_store(uri: str | Path, info: StoreInfo) -> Store:
     """Open a store for writing, making it where there is none; UserError when it is another model's."""
-    store: Store = (
-        MilvusStore.create(str(uri), info) if is_milvus(uri) else LocalStore.create(Path(uri), info)
-    )
+    store: Store = _milvus().create(str(uri), info) if is_milvus(uri) else LocalStore.create(Path(uri), info)
     try:
         store.info.refuse_other_model(info.fingerprint, store.uri)
         store.info.refuse_other_size(info.size, store.uri)
@@ -60,3 +61,10 @@ def create_store(uri: str | Path, info: StoreInfo) -> Store:
 def is_milvus(uri: str | Path) -> bool:
     """Whether a store's address is one of Milvus; else it is a folder."""
     return "://" in str(uri) or str(uri).endswith(".db")
+
+
+def _milvus() -> "type[MilvusStore]":
+    """Loaded when first used: most stores are folders."""
+    from insclr.retrieval.store.milvus import MilvusStore
+
+    return MilvusStore

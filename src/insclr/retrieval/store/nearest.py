@@ -57,9 +57,9 @@ class NearestRows:
         found = self.positions(ids)
         owner, place = self._owner[found], self._place[found]
         rows = np.empty((len(ids), self._dim), np.float32)
-        for number in np.unique(owner):
+        for number, part in enumerate(self._parts):
             own = owner == number
-            rows[own] = self._parts[number].segment.rows[place[own]]
+            rows[own] = part.segment.rows[place[own]]
         return rows
 
     def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> Neighbours:
