@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -146,3 +147,17 @@ def test_where_folders_cannot_be_swapped_they_are_renamed(
             (scratch / "page").write_text(text)
     assert (target / "page").read_text() == "second"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I/O error: Read-only file system (os error 30)",
+        'IoError(Os { code: 30, kind: ReadOnlyFilesystem, message: "Read-only file system" })',
+    ],
+    ids=["safetensors now", "safetensors 0.5"],
+)
+def test_what_safetensors_says_of_a_disk_is_an_os_error(said: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Read-only") as raised, whole_file(tmp_path / "model"):
+        raise RuntimeError(said)
+    assert raised.value.errno == errno.EROFS

@@ -157,7 +157,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
                 error.filename = str(path)
             raise
         text = str(error)
-        if (named := re.search(r"\(os error (\d+)\)", text)) is not None:  # safetensors
+        if (named := re.search(r"(?:\(os error|Os \{ code:) (\d+)", text)) is not None:  # safetensors, 0.5 too
             code = int(named[1])
         elif "No space left" in text or re.search(r"\d+ requested and \d+ written", text):  # pyarrow, numpy
             code = errno.ENOSPC
