@@ -3,33 +3,25 @@
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from insclr.cli import main
+from called import call, status_of
 
 SMALL = "rounds.steps=5 rounds.epochs=0 workers=0 network.dim=16 descriptor.size=32 rounds.plain_size=32"
 SMALL += " rounds.augmented_size=32 rounds.tuples=4 rounds.method.neighbours=2 rounds.method.pool=10"
 SETTINGS = [word for change in SMALL.split() for word in ("--set", change)]
 
 
-def call(*arguments: str | Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        main()
-
-
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        call(*arguments)
-    said = capsys.readouterr().err.splitlines()
+    status, _, shown = call(capsys, *arguments)
+    said = shown.splitlines()
     messages = [line for line in said if line.startswith("insclr: ")]
-    assert (ended.value.code, len(messages)) == (2, 1), said
+    assert (status, len(messages)) == (2, 1), said
     return messages[0]
 
 
@@ -41,9 +33,7 @@ def made(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         ("train", small_collection, "--out", folder / "run", "--recipe", "fast", *SETTINGS),
         ("index", folder / "run", small_collection, "--store", folder / "store"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            call(*arguments)  # type: ignore[arg-type]
-        assert ended.value.code == 0
+        assert status_of(*arguments) == 0  # type: ignore[arg-type]
     return folder
 
 
@@ -70,6 +60,9 @@ COMMANDS = ("train", "index", "embed .npz", "embed .parquet", "whiten", "cluster
 
 
 def arguments_of(command: str, images: Path, made: Path, disk: Path) -> list[str | Path]:
+    """A command that writes to the disk; a report is written into its run, which is copied there."""
+    if command == "report":
+        shutil.copytree(made / "run", disk / "run", ignore=LARGE)
     return {  # type: ignore[return-value]
         "train": ["train", images, "--out", disk / "r", "--recipe", "fast", *SETTINGS],
         "index": ["index", made / "run", images, "--store", disk / "s"],
@@ -95,11 +88,10 @@ def fill(disk: Path) -> None:
 def test_a_full_disk(
     command: str, small_collection: Path, made: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if command == "report":
-        shutil.copytree(made / "run", disk / "run", ignore=LARGE)
+    arguments = arguments_of(command, small_collection, made, disk)
     fill(disk)
     before = sorted(path for path in disk.rglob("*") if path.is_file())
-    said = refusal(capsys, *arguments_of(command, small_collection, made, disk))
+    said = refusal(capsys, *arguments)
     assert "no space left on the disk" in said
     assert "What was written is whole" in said
     left = [path for path in disk.rglob("*") if path.is_file() and path.stat().st_size]
@@ -110,10 +102,9 @@ def test_a_full_disk(
 def test_a_read_only_disk(
     command: str, small_collection: Path, made: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if command == "report":
-        shutil.copytree(made / "run", disk / "run", ignore=LARGE)
+    arguments = arguments_of(command, small_collection, made, disk)
     remount(disk, "ro")
-    said = refusal(capsys, *arguments_of(command, small_collection, made, disk))
+    said = refusal(capsys, *arguments)
     assert str(disk) in said
     assert ".part:" not in said
     assert "Read-only file system" in said
@@ -124,10 +115,8 @@ def test_a_read_only_store_is_searched_but_not_written(
 ) -> None:
     shutil.copytree(made / "store", disk / "store")
     remount(disk, "ro")
-    with pytest.raises(SystemExit) as ended:
-        call("search", disk / "store", small_collection / "thing0-0.png", "--top", "1")
-    assert ended.value.code == 0
-    assert "thing0-0.png" in capsys.readouterr().out
+    status, shown, _ = call(capsys, "search", disk / "store", small_collection / "thing0-0.png", "--top", "1")
+    assert (status, "thing0-0.png" in shown) == (0, True)
     said = refusal(capsys, "index", made / "run", small_collection, "--store", disk / "store")
     assert "cannot be written" in said
 
@@ -196,9 +185,7 @@ def test_a_damaged_calibration_costs_the_calibration_only(
 ) -> None:
     shutil.copytree(made / "store", tmp_path / "store")
     change("UPDATE notes SET text = '{' WHERE name = 'calibration'")(tmp_path / "store" / "rows.sqlite")  # type: ignore[operator]
-    with pytest.raises(SystemExit) as ended:
-        call("search", tmp_path / "store", small_collection / "thing0-0.png")
-    assert ended.value.code == 0
+    assert status_of("search", tmp_path / "store", small_collection / "thing0-0.png") == 0
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -212,8 +199,7 @@ def test_a_damaged_descriptor_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / f"d{suffix}"
-    with pytest.raises(SystemExit):
-        call("embed", made / "run", small_collection, "--out", out)
+    assert status_of("embed", made / "run", small_collection, "--out", out) == 0
     damage(out)  # type: ignore[operator]
     said = refusal(capsys, "embed", made / "run", small_collection, "--out", out)
     assert "not a whole descriptor file" in said
@@ -230,9 +216,8 @@ def test_a_damaged_run_folder(
     shutil.copytree(made / "run", tmp_path / "run", ignore=LARGE)
     (tmp_path / "run" / name).write_bytes(content)
     if name == "metrics.jsonl" or (name == "recipe.toml" and not content):
-        with pytest.raises(SystemExit) as ended:
-            call("report", tmp_path / "run")
-        assert ended.value.code == 0  # a log may end anywhere, and an empty recipe is one of defaults
+        # A log may end anywhere, and an empty recipe is one of defaults.
+        assert status_of("report", tmp_path / "run") == 0
         return
     said = refusal(capsys, "report", tmp_path / "run")
     assert name in said

@@ -3,7 +3,6 @@
 import itertools
 import re
 import shlex
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from insclr.cli import app, main
+from called import status_of
+from insclr.cli import app
 from insclr.recipe import load_recipe
 
 _ROOT = Path(__file__).parents[1]
@@ -30,14 +30,6 @@ def _commands() -> list[tuple[str, str]]:
         for line in block.splitlines()
     ]
     return [(name, line[2:].split("  #")[0].strip()) for name, line in lines if line.startswith("$ insclr")]
-
-
-def _call(arguments: list[str]) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize("line", [line for _, line in _commands()], ids=[name for name, _ in _commands()])
@@ -104,10 +96,10 @@ def test_the_story_of_the_readme(
     namespace: dict[str, Any] = {}
     exec(compile(python, "README.md", "exec"), namespace)
     assert namespace["matches"][0].path == "thing3-1.png"  # a photo finds itself
-    assert _call(["check", "PHOTOS"]) == 0
-    assert _call(["index", "RUN", "PHOTOS", "--store", "STORE"]) == 0  # the model by its other name
+    assert status_of("check", "PHOTOS") == 0
+    assert status_of("index", "RUN", "PHOTOS", "--store", "STORE") == 0  # the model by its other name
     capsys.readouterr()
-    assert _call(["search", "STORE", "PHOTOS/thing3-1.png", "--top", "3"]) == 0
+    assert status_of("search", "STORE", "PHOTOS/thing3-1.png", "--top", "3") == 0
     assert "thing3-1.png" in capsys.readouterr().out  # a photo finds itself
     assert (tmp_path / "RUN" / "report.html").exists()
 
@@ -121,7 +113,7 @@ def test_the_first_walk(
     said = {}
     for name, line in _commands():
         if name == "getting-started.md" and not line.startswith("insclr serve"):
-            assert _call(shlex.split(line)[1:]) == 0, line
+            assert status_of(*shlex.split(line)[1:]) == 0, line
             said[line.split()[1]] = capsys.readouterr().out
     before, after = (
         float(re.search(rf"^{name} +([\d.]+)", said["compare"], re.MULTILINE)[1])  # type: ignore[index]

@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -35,7 +36,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_replaces_an_older_one_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "platform", [sys.platform, "elsewhere"]
+)  # elsewhere folders are renamed, not swapped
+def test_a_folder_replaces_an_older_one_whole(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
     target = tmp_path / "sheets"
     for text in ("first", "second"):
         with whole_folder(target) as scratch:
@@ -136,13 +143,15 @@ def test_a_folder_is_never_absent_while_it_is_replaced(tmp_path: Path) -> None:
         assert watcher.stdout.read() == "0\n"
 
 
-def test_where_folders_cannot_be_swapped_they_are_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", "elsewhere")
-    target = tmp_path / "sheets"
-    for text in ("first", "second"):
-        with whole_folder(target) as scratch:
-            (scratch / "page").write_text(text)
-    assert (target / "page").read_text() == "second"
-    assert list(tmp_path.iterdir()) == [target]
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I/O error: Read-only file system (os error 30)",
+        'IoError(Os { code: 30, kind: ReadOnlyFilesystem, message: "Read-only file system" })',
+    ],
+    ids=["safetensors now", "safetensors 0.5"],
+)
+def test_what_safetensors_says_of_a_disk_is_an_os_error(said: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Read-only") as raised, whole_file(tmp_path / "model"):
+        raise RuntimeError(said)
+    assert raised.value.errno == errno.EROFS

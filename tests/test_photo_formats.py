@@ -3,14 +3,13 @@
 import csv
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from insclr.cli import main
+from called import call
 from insclr.retrieval.descriptor_file import read_descriptors
 from insclr.retrieval.store import open_store
 from insclr.web.server import create_app, open_served
@@ -20,15 +19,11 @@ _MODEL = "pretrained:efficientnet_lite0"
 _NEW = {"phone.heic", "web.avif", "camera.dng", "clip.mp4#t=0.0", "clip.mp4#t=2.0"}
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str]:
+def _succeed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[str, str]:
     """Output and messages of a command that succeeds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    shown = capsys.readouterr()
-    assert not ended.value.code, shown.err
-    return shown.out, shown.err
+    status, shown, said = call(capsys, *arguments)
+    assert status == 0, said
+    return shown, said
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +48,7 @@ _NOT_UTF8 = "1 name that is not UTF-8: not read; rename the files"
 
 
 def test_check_counts_them(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown, _ = call(capsys, "check", photos)
+    shown, _ = _succeed(capsys, "check", photos)
     assert "54 images: 53 usable, 1 unreadable" in shown
     assert "48 PNG, 2 video frames" in shown
     for each in ("1 RAW", "1 HEIF", "1 AVIF", _NOT_UTF8, "unreadable: broken.heic: corrupt"):
@@ -61,27 +56,27 @@ def test_check_counts_them(photos: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_embed_describes_them(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown, said = call(capsys, "embed", _MODEL, photos, "--out", tmp_path / "d.parquet", "--size", "32")
+    shown, said = _succeed(capsys, "embed", _MODEL, photos, "--out", tmp_path / "d.parquet", "--size", "32")
     assert "53 described, 0 kept, 1 unreadable" in shown
     assert _NOT_UTF8 in said
     assert set(read_descriptors(tmp_path / "d.parquet").paths) > _NEW
 
 
 def test_evaluate_finds_them_by_their_labels(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown, _ = call(capsys, "evaluate", _MODEL, "--labels", photos / "labels.csv", "--size", "64")
+    shown, _ = _succeed(capsys, "evaluate", _MODEL, "--labels", photos / "labels.csv", "--size", "64")
     assert "53" in shown
 
 
 def test_index_search_and_serve(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
-    shown, said = call(capsys, "index", _MODEL, photos, "--store", store)
+    shown, said = _succeed(capsys, "index", _MODEL, photos, "--store", store)
     assert shown.startswith("53 pictures in the store: 53 added, 1 unreadable")
     assert _NOT_UTF8 in said
-    assert call(capsys, "index", _MODEL, photos, "--store", store)[0].startswith(
+    assert _succeed(capsys, "index", _MODEL, photos, "--store", store)[0].startswith(
         "53 pictures in the store: 53 unchanged"
     )
-    assert "clip.mp4#t=2.0" in call(capsys, "search", store, f"{photos}/clip.mp4#t=2.0", "--top", "1")[0]
-    assert "phone.heic" in call(capsys, "search", store, photos / "phone.heic", "--top", "1")[0]
+    assert "clip.mp4#t=2.0" in _succeed(capsys, "search", store, f"{photos}/clip.mp4#t=2.0", "--top", "1")[0]
+    assert "phone.heic" in _succeed(capsys, "search", store, photos / "phone.heic", "--top", "1")[0]
     rows = open_store(store).rows_by_path()
     with TestClient(create_app(open_served([store])), base_url="http://127.0.0.1") as client:
         for path in _NEW:
@@ -99,7 +94,7 @@ def test_train_learns_from_them_and_says_what_it_left_out(
         *("--set", "rounds.plain_size=64", "--set", "rounds.augmented_size=64"),
         *("--set", "rounds.cached_views=2", "--set", "rounds.steps=5"),
     ]
-    shown, said = call(capsys, "train", photos, "--out", tmp_path / "run", "--recipe", "fast", *small)
+    shown, said = _succeed(capsys, "train", photos, "--out", tmp_path / "run", "--recipe", "fast", *small)
     assert said.splitlines()[0] == "plan: describe 54 photos, 2 rounds of the last layer, the report"
     lines = shown.splitlines()
     assert lines[2].startswith("left out: 1 of 54 photos (all in ")

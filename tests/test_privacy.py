@@ -1,12 +1,11 @@
 """Nothing of a collection leaves the machine."""
 
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
-from insclr.cli import main
+from called import status_of
 
 
 def test_no_command_opens_a_connection(
@@ -35,8 +34,5 @@ def test_no_command_opens_a_connection(
         ("whiten", model, small_collection, "--out", tmp_path / "w.safetensors", "--dim", "16"),
         ("push", tmp_path / "w.safetensors", "me/things", "--dry-run"),
     ):
-        monkeypatch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 0, arguments
+        assert status_of(*arguments) == 0, arguments
     assert tried == []

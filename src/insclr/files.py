@@ -102,9 +102,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     new one. On any error the scratch file is removed and what `path` held before is untouched.
     """
     path = Path(path)
-    _make_folder(path.parent)
-    _remove_forgotten(path)
-    scratch = _aside(path)
+    scratch = _prepare_aside(path)
     try:
         with _disk_errors(path):
             yield scratch
@@ -125,9 +123,7 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     What is said of `whole_file` holds here too.
     """
     path = Path(path)
-    _make_folder(path.parent)
-    _remove_forgotten(path)
-    scratch = _aside(path)
+    scratch = _prepare_aside(path)
     try:
         with _disk_errors(path):
             scratch.mkdir()
@@ -146,6 +142,13 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _prepare_aside(path: Path) -> Path:
+    """Make the folder of `path`, clear what was forgotten there, and name a scratch file or folder beside `path`."""
+    _make_folder(path.parent)
+    _remove_forgotten(path)
+    return _aside(path)
+
+
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
     """Make an OSError of what libraries say when they cannot write: some have errors of their own for it."""
@@ -157,7 +160,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
                 error.filename = str(path)
             raise
         text = str(error)
-        if (named := re.search(r"\(os error (\d+)\)", text)) is not None:  # safetensors
+        if (
+            named := re.search(r"(?:\(os error|Os \{ code:) (\d+)", text)
+        ) is not None:  # safetensors, 0.5 too
             code = int(named[1])
         elif "No space left" in text or re.search(r"\d+ requested and \d+ written", text):  # pyarrow, numpy
             code = errno.ENOSPC

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store_info import INFO
 
+from insclr.retrieval.store import Store, create_store
 from milvus_servers import LiteServer, RealServer
 
 
@@ -50,3 +52,11 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "store")
     return str(request.getfixturevalue(f"{request.param}_uri"))
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[Store]:
+    """An empty store, of each kind."""
+    store = create_store(uri, INFO)
+    yield store
+    store.close()

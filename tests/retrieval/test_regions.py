@@ -1,6 +1,5 @@
 """Regions: how they are pooled, kept, searched; photos come back once, with the box of their best part."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +24,9 @@ from insclr.retrieval.store import (
     IndexedImage,
     Regions,
     Store,
-    StoreInfo,
-    create_store,
     open_store,
     parse_where,
 )
-
-INFO = StoreInfo("m", "f" * 16, 8, Path("/pictures"))
 
 
 def unit(*shape: int, seed: int = 0) -> np.ndarray:
@@ -44,13 +39,6 @@ def regions_of(count: int, number: int, seed: int = 1) -> list[Regions]:
     return [
         Regions(box, vectors) for box, vectors in zip(boxes, unit(count, number, 8, seed=seed), strict=True)
     ]
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[Store]:
-    store = create_store(uri, INFO)
-    yield store
-    store.close()
 
 
 def images(count: int) -> list[IndexedImage]:

@@ -3,13 +3,13 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from histogram_describer import HistogramDescriber, draw_things
+from store_info import INFO
 
 from insclr.data.images import list_images
 from insclr.errors import UserError
@@ -17,16 +17,7 @@ from insclr.mining.links import Links
 from insclr.retrieval import said as saying
 from insclr.retrieval.index import index_images
 from insclr.retrieval.said import Thing, read_said, replay
-from insclr.retrieval.store import Store, StoreInfo, create_store, new_entry, open_store
-
-INFO = StoreInfo(model="run", fingerprint="f" * 64, dim=8, root=Path("/pictures"))
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[Store]:
-    store = create_store(uri, INFO)
-    yield store
-    store.close()
+from insclr.retrieval.store import Store, create_store, new_entry, open_store
 
 
 def test_what_was_said_is_there_after_opening_again_and_an_entry_is_kept_once(store: Store, uri: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from PIL import Image
 
 import insclr
-from insclr.cli import main
+from called import call
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
@@ -161,12 +160,8 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
 
 
 def _answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["insclr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    shown = capsys.readouterr()
-    return int(ended.value.code or 0), shown.out + shown.err
+    status, shown, said = call(capsys, *arguments)
+    return status, shown + said
 
 
 def test_a_store_is_calibrated_from_a_column_or_from_answers(

@@ -5,18 +5,17 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from store_info import INFO
 
 from insclr.errors import UserError
 from insclr.retrieval.store import (
     IndexedImage,
     Store,
-    StoreInfo,
     StoreUnavailable,
     create_store,
     open_store,
@@ -25,8 +24,6 @@ from insclr.retrieval.store import (
 from insclr.retrieval.store import milvus as milvus_module
 from insclr.retrieval.store.local import LocalStore
 from insclr.retrieval.store.milvus import MilvusStore
-
-INFO = StoreInfo(model="run/model.safetensors", fingerprint="f" * 64, dim=8, root=Path("/pictures"))
 
 
 def unit_vectors(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
@@ -45,13 +42,6 @@ def pictures(count: int, **columns: list[str]) -> list[IndexedImage]:
         )
         for i in range(count)
     ]
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[Store]:
-    store = create_store(uri, INFO)
-    yield store
-    store.close()
 
 
 def test_rows_come_back_as_written_after_opening_again(store: Store, uri: str) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 # The describer and the pictures of the search tests serve the page's tests too.
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval"))
+from clients import client_of
 from drawn_store import make_store
+from fastapi.testclient import TestClient
 
 from insclr.web.served import ServedStore
 
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
 @pytest.fixture
 def collection(tmp_path: Path) -> ServedStore:
     return make_store(tmp_path)
+
+
+@pytest.fixture
+def client(collection: ServedStore) -> Iterator[TestClient]:
+    with client_of(collection) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -9,22 +9,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from clients import client_of
 from drawn_store import make_store
-from fastapi.testclient import TestClient
 from running_server import free_port, running
 
 from insclr.cli import main
 from insclr.errors import UserError
 from insclr.web.served import ServedStore
-from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings, find_token
 
 TOKEN = "a-long-secret"
-
-
-def client_of(collection: ServedStore, base: str = "http://127.0.0.1", **settings: object) -> TestClient:
-    app = create_app([collection], ServeSettings(**settings))  # type: ignore[arg-type]
-    return TestClient(app, base_url=base)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +132,7 @@ def test_a_token_on_the_command_line_is_refused(
 
 @pytest.mark.parametrize(("base", "secure"), [("http://127.0.0.1", False), ("https://127.0.0.1", True)])
 def test_the_cookie_is_for_this_page_alone(collection: ServedStore, base: str, secure: bool) -> None:
-    with client_of(collection, base, token=TOKEN, root_path="/photos") as client:
+    with client_of(collection, base=base, token=TOKEN, root_path="/photos") as client:
         answer = client.get(f"/?token={TOKEN}", follow_redirects=False)
         cookie = answer.headers["set-cookie"].lower()
         assert answer.headers["location"] == "/photos/"

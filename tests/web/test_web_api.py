@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clients import client_of
 from drawn_store import make_store
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -17,21 +18,8 @@ from PIL import Image
 from insclr.errors import UserError
 from insclr.retrieval.store import StoreUnavailable
 from insclr.web.served import ServedStore
-from insclr.web.server import create_app, open_served, serve
+from insclr.web.server import open_served, serve
 from insclr.web.settings import ServeSettings
-
-LOCAL = "http://127.0.0.1"
-
-
-def client_of(*collections: ServedStore, **settings: object) -> TestClient:
-    app = create_app(collections, ServeSettings(**settings))  # type: ignore[arg-type]
-    return TestClient(app, base_url=LOCAL, raise_server_exceptions=False)
-
-
-@pytest.fixture
-def client(collection: ServedStore) -> Iterator[TestClient]:
-    with client_of(collection) as client:
-        yield client
 
 
 def picture_of(collection: ServedStore, path: str) -> bytes:

@@ -3,21 +3,15 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
+from clients import client_of
 from PIL import Image
 
 from insclr.web.answers import picture_answer
 from insclr.web.originals import media_type, original_response
 from insclr.web.served import Refused, ServedStore
-from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
-
-
-def client_of(collection: ServedStore, **settings: object) -> TestClient:
-    app = create_app([collection], ServeSettings(**settings))  # type: ignore[arg-type]
-    return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
 def address_of(collection: ServedStore, path: str) -> str:
@@ -118,7 +112,7 @@ def test_other_files_have_no_kind(head: bytes) -> None:
 
 
 def test_the_folder_is_told_only_on_the_same_machine(collection: ServedStore) -> None:
-    def folder(**settings: object) -> str:
+    def folder(**settings: Any) -> str:
         with client_of(collection, **settings) as client:
             return client.get("/api/about").json()["stores"][0]["folder"]
 

@@ -1,30 +1,15 @@
 """The API of things and of teaching: what people say is kept, shown, undone, and never believed blindly."""
 
-from collections.abc import Iterator
-
 import pytest
+from clients import client_of
 from fastapi.testclient import TestClient
 from histogram_describer import HistogramDescriber
 
 from insclr.retrieval.said import read_said
 from insclr.web.served import ServedStore
-from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
 
-LOCAL = "http://127.0.0.1"
 BASE = "/api/stores/0"
 MODEL = HistogramDescriber.fingerprint
-
-
-def client_of(*collections: ServedStore, **settings: object) -> TestClient:
-    app = create_app(collections, ServeSettings(**settings))  # type: ignore[arg-type]
-    return TestClient(app, base_url=LOCAL, raise_server_exceptions=False)
-
-
-@pytest.fixture
-def client(collection: ServedStore) -> Iterator[TestClient]:
-    with client_of(collection) as client:
-        yield client
 
 
 def things(client: TestClient, **query: object) -> list[dict]:

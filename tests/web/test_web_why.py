@@ -2,7 +2,6 @@
 
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ from insclr.retrieval.index import index_images
 from insclr.retrieval.local.kept import KeptParts
 from insclr.retrieval.store import open_store
 from insclr.web.served import ServedStore
-from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
 
 pytest.importorskip("cv2")
 sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval" / "local"))
@@ -35,13 +32,6 @@ def collection(tmp_path: Path) -> ServedStore:
     describer = HistogramDescriber()
     index_images(describer, list_images(folder), tmp_path / "store", local=True, regions=True)
     return ServedStore("Search", open_store(tmp_path / "store"), describer)
-
-
-@pytest.fixture
-def client(collection: ServedStore) -> Iterator[TestClient]:
-    app = create_app([collection], ServeSettings())
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
-        yield client
 
 
 def ref(collection: ServedStore, path: str) -> str:
