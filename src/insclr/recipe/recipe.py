@@ -33,7 +33,8 @@ class NetworkRecipe(Table):
         0.0, "share of its start that the trained fc is mixed with in the end; 0 = none", ge=0, le=1
     )
     renew_start: bool = knob(
-        False, "where other layers learned, make the start again: before every round, and as the fc that ships"
+        False,
+        "where other layers learned, make the start again: before every round, and as the fc that ships",
     )
 
     @model_validator(mode="after")
