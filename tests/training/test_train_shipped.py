@@ -44,30 +44,42 @@ def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path
     labels = small_collection / "labels.csv"
     train(small_collection, run, "default", changes=SHIPPED, labels=labels)
     records = read_metrics(run)
-    assert [r["round"] for r in records if r.get("event") == "end"] == [1, 2, 3, 4, 5, 6]
-    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * 6
+    assert [r["round"] for r in records if r.get("event") == "end"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * 8
     maps = [r["map"] for r in records if r.get("map") is not None]
-    assert len(maps) == 7
+    assert len(maps) == 9
     assert maps[-1] > maps[0] - 2
     assert not list(run.rglob("*.bank"))  # it owns no memory bank, in no checkpoint
 
 
-def test_the_last_layer_that_ships_is_made_of_what_the_others_learned(
-    small_collection: Path, tmp_path: Path
-) -> None:
+def test_the_start_is_made_anew_of_what_late_layers_learned(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_collection, run, "default", changes=SHIPPED)
+    starts = {r["round"]: r["reasons"] for r in read_metrics(run) if r.get("event") == "start"}
+    renewed = [n for n, reasons in starts.items() if any(one.startswith("whitening") for one in reasons)]
+    assert renewed == [1, 2, 3, 4, 5, 6, 7]  # the eighth goes on with the last layer that the seventh trained
+    start = safetensors.torch.load_file(run / "start.safetensors")
+    end = safetensors.torch.load_file(run / "round-8" / "end.safetensors")
+    mixed = end["fc.weight"].lerp(start["weight"], 0.6)
+    torch.testing.assert_close(trained_weights(run)["fc.weight"], mixed)
+
+
+def test_where_late_layers_learn_last_the_start_of_their_features_ships(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    recipe, run = tmp_path / "late.toml", tmp_path / "run"
+    recipe.write_text(
+        'extends = "_shipped"\n[network]\nrenew_start = true\n'
+        '[[rounds]]\ntimes = 2\ntrain = "late"\nbatch_norm = "frozen"\nmethod = { name = "calibrated" }\n'
+    )
+    train(small_collection, run, recipe, changes=SHIPPED)
     shipped, start = trained_weights(run), safetensors.torch.load_file(run / "start.safetensors")
     assert torch.equal(shipped["fc.weight"], start["weight"])
-    ends = [safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (5, 6)]
+    ends = [safetensors.torch.load_file(run / f"round-{n}" / "end.safetensors") for n in (1, 2)]
     # The layer that was trained in the last round is not it, and the round trained the layers below.
     assert not torch.equal(ends[1]["fc.weight"], start["weight"])
     assert any(not torch.equal(ends[0][key], ends[1][key]) for key in ends[0] if key.startswith("backbone"))
-    records = read_metrics(run)
-    assert [r["round"] for r in records if r.get("event") == "renewed"] == [6]
-    # Every round but the first says how its start was made of what was learned before.
-    starts = [r for r in records if r.get("event") == "start"]
-    assert all(any(reason.startswith("whitening") for reason in r["reasons"]) for r in starts)
+    assert [r["round"] for r in read_metrics(run) if r.get("event") == "renewed"] == [2]
 
 
 def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class NetworkRecipe(Table):
     )
     renew_start: bool = knob(
         False,
-        "where other layers learned, make the start again: before every round, and as the fc that ships",
+        "after a round that other layers learned in, give the fc a start made of what they learned",
     )
 
     @model_validator(mode="after")

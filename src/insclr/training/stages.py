@@ -160,11 +160,14 @@ class Training:
         apply_start(fc, start)
         self.run.note_start(start.size, start.reasons, fc, mined=start.mined)
 
-    def _renew_start(self, recipe: RoundRecipe) -> bool:
-        """Make the start again, of features that rounds have changed; whether there was a reason to."""
-        if not self.recipe.network.renew_start or digest_trunk(self.network) == self.untrained:
+    def _renew_start(self, rounds: int) -> bool:
+        """Make the start again if the last of so many rounds has changed the features; whether it has."""
+        before = self.recipe.rounds[rounds - 1] if rounds else None
+        if not self.recipe.network.renew_start or before is None or before.train == "fc":
             return False
-        features = self.features.pooled(self.network, recipe, Needs(views=True))
+        if digest_trunk(self.network) == self.untrained:
+            return False  # every round so far was left out or undone
+        features = self.features.pooled(self.network, before, Needs(views=True))
         if self.ranks.first:
             self._start_fc(features)
         self.ranks.copy_from_first(self.network)
@@ -192,7 +195,7 @@ class Training:
             self._end_round(number)
             return
         with working(f"round {number}: looking for photos of the same thing"):
-            renewed = self._renew_start(recipe)
+            renewed = self._renew_start(index)
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
             self.watch.start(
@@ -344,7 +347,7 @@ class Training:
     def _finish(self) -> None:
         """Give the FC its last form, take a last look at the network that ships, and write it."""
         number, recipe = len(self.recipe.rounds), fit_to_collection(self.recipe.rounds[-1], len(self.images))
-        if self._renew_start(recipe):
+        if self._renew_start(number):
             self.watch.renewed(number)
         elif self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
             mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.keep_start)
