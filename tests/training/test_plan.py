@@ -7,7 +7,7 @@ from insclr.training.plan import Plan
 def test_the_plan_names_every_stage() -> None:
     plan = Plan(load_recipe("default", ("minutes=20",)), images=601)
     assert plan.line() == (
-        "plan: describe 601 photos, 6 rounds of the late layers (20 min at most), 2 rounds of the last layer, "
+        "plan: describe 601 photos, 3 rounds of the late layers (20 min at most), 2 rounds of the last layer, "
         "the report"
     )
     resumed = Plan(load_recipe("fast"), images=601, done=1)
