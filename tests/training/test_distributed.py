@@ -245,7 +245,7 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
         assert rank.returncode == 0, said
     expected, found = (safetensors.torch.load_file(each / "model.safetensors") for each in (alone, run))
     for name in expected:
-        # A start that is made anew whitens features in half precision, which magnifies their last bits: weights of the
+        # A start that is made anew whitens features in half precision and magnifies their last bits: weights of the
         # fc (up to 1) move by thousandths, and gradients near zero change sign, each worth a step of the rate 1e-5.
         within = 2e-5 if text != _SHIPPED else 2e-2 if name.startswith("fc.") else 1e-4
         torch.testing.assert_close(found[name], expected[name], atol=within, rtol=1e-3, msg=name)
