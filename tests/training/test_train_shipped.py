@@ -12,6 +12,7 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
+from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
 from insclr.training.features import pooled_features
@@ -44,10 +45,11 @@ def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path
     labels = small_collection / "labels.csv"
     train(small_collection, run, "default", changes=SHIPPED, labels=labels)
     records = read_metrics(run)
-    assert [r["round"] for r in records if r.get("event") == "end"] == [1, 2, 3, 4, 5]
-    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * 5
+    rounds = len(load_recipe("default").rounds)
+    assert [r["round"] for r in records if r.get("event") == "end"] == list(range(1, rounds + 1))
+    assert [r["action"] for r in records if r.get("event") == "guard"] == ["ok"] * rounds
     maps = [r["map"] for r in records if r.get("map") is not None]
-    assert len(maps) == 6
+    assert len(maps) == rounds + 1
     assert maps[-1] > maps[0] - 2
     assert not list(run.rglob("*.bank"))  # it owns no memory bank, in no checkpoint
 
@@ -57,9 +59,12 @@ def test_the_start_is_made_anew_of_what_late_layers_learned(small_collection: Pa
     train(small_collection, run, "default", changes=SHIPPED)
     starts = {r["round"]: r["reasons"] for r in read_metrics(run) if r.get("event") == "start"}
     renewed = [n for n, reasons in starts.items() if any(one.startswith("whitening") for one in reasons)]
-    assert renewed == [1, 2, 3, 4]  # the fifth goes on with the last layer that the fourth trained
+    layers = [one.train for one in load_recipe("default").rounds]
+    assert layers[:4] == ["fc", "fc", "late", "fc"]
+    # A late round goes on with the last layer that the round before it trained.
+    assert renewed == [1] + [number + 2 for number, layer in enumerate(layers) if layer == "late"]
     start = safetensors.torch.load_file(run / "start.safetensors")
-    end = safetensors.torch.load_file(run / "round-5" / "end.safetensors")
+    end = safetensors.torch.load_file(run / f"round-{len(layers)}" / "end.safetensors")
     mixed = end["fc.weight"].lerp(start["weight"], 0.6)
     torch.testing.assert_close(trained_weights(run)["fc.weight"], mixed)
 
