@@ -18,7 +18,7 @@ from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_s
 from insclr.retrieval.store import milvus_server as server_module
 from search import TOP, exact_neighbours, measure, unit_rows
 
-_EFFORTS = (64, 128, 256, 512, 1024)  # values of ef; what ships is among them
+_EFFORTS = (128, 256, 512, 1024)  # candidates that are compared exactly; what ships is among them
 _WRITTEN_AT_ONCE = 5000
 
 
@@ -67,7 +67,7 @@ def main() -> None:
 
     for effort in _EFFORTS:
         server_module._EFFORT = effort
-        measure(f"Milvus, ef {effort}{memory(told.pid)}", search, queries, truth)
+        measure(f"Milvus, {effort} candidates{memory(told.pid)}", search, queries, truth)
     for kind in ("", "_notes"):
         store._server._client.drop_collection(f"{name}{kind}")  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ from insclr.training.plan import Plan
 def test_the_plan_names_every_stage() -> None:
     plan = Plan(load_recipe("default", ("minutes=20",)), images=601)
     assert plan.line() == (
-        "plan: describe 601 photos, 7 rounds of the last layer, 5 rounds of the late layers (20 min at most), "
+        "plan: describe 601 photos, 5 rounds of the last layer, 3 rounds of the late layers (20 min at most), "
         "the report"
     )
     resumed = Plan(load_recipe("fast"), images=601, done=1)
@@ -16,10 +16,11 @@ def test_the_plan_names_every_stage() -> None:
 
 def test_the_rest_of_a_run_is_never_longer_than_its_minutes_allow() -> None:
     plan = Plan(load_recipe("default", ("minutes=1",)), images=10_000)
-    # 10,000 images: 5 epochs of 64 tuples are 400 steps at most, seven times; 0.02 s each until one is measured.
+    # 10,000 images in tuples of 64: an epoch is 157 steps, three times; five are 400 at most, twice; 0.02 s each until
+    # one is measured.
     before_anything = plan.seconds_after()
     assert before_anything is not None
-    assert abs(before_anything - (60 + 7 * 400 * 0.02)) < 1e-6
+    assert abs(before_anything - (60 + (3 * 157 + 2 * 400) * 0.02)) < 1e-6
     plan.described(views=1000, seconds=10.0)
     # Late rounds: half an epoch in tuples of 16 = 313 steps of some 64 images at 10 ms: minutes, so the limit counts.
     assert plan.seconds_after() == before_anything

@@ -81,7 +81,7 @@ def to_toml(recipe: Recipe, comments: bool = False) -> str:
 def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The table of a recipe, built on those that it extends: their rounds first, then its own.
 
-    Its own are gone through `repeat` times; its [each_round] changes every round that it takes over.
+    Its [each_round] changes every round that it takes over.
     """
     if str(name) in seen:
         raise UserError(f"The recipe {seen[0]} is made of itself: {' -> '.join((*seen, str(name)))}.")
@@ -103,9 +103,8 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     rounds = table.get("rounds", [])
     if not isinstance(rounds, list):
         raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
-    cycles = _whole_number("repeat", table.pop("repeat", 1))
     here = (*seen, str(name))
-    table["rounds"] = [one for _ in range(cycles) for each in rounds for one in _written_out(each, here)]
+    table["rounds"] = [one for each in rounds for one in _written_out(each, here)]
     each = table.pop("each_round", {})
     if not isinstance(each, Mapping):
         raise UserError("Recipe: each_round must be a table.")
@@ -122,25 +121,23 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _written_out(table: Any, seen: tuple[str, ...]) -> list[Any]:
-    """A [[rounds]] table, as many times as its `times` says; `of` stands for all rounds of another recipe."""
+    """A [[rounds]] table, as many times as its `times` says.
+
+    With `of` it stands for all rounds of another recipe, and its other keys change each of them.
+    """
     if not isinstance(table, Mapping):
         return [table]
-    times = _whole_number("rounds.times", table.get("times", 1))
-    rounds = [{key: value for key, value in table.items() if key != "times"}]
-    if "of" in table:
-        if len(rounds[0]) > 1 or not isinstance(table["of"], str):
-            raise UserError("Recipe: rounds.of names a recipe, and stands alone or with times.")
-        rounds = _read(table["of"], seen).get("rounds", [])
-    # Copies: a change of one round must not reach the others.
-    return [_copy(one) for _ in range(times) for one in rounds]
-
-
-def _whole_number(key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_TIMES:
+    own = dict(table)
+    times, other = own.pop("times", 1), own.pop("of", None)
+    if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= _MAX_TIMES:
         raise UserError(
-            f"Recipe: {key} = {value!r} is not possible; it takes a whole number from 1 to {_MAX_TIMES}."
+            f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {_MAX_TIMES}."
         )
-    return value
+    if not isinstance(other, str | None):
+        raise UserError(f"Recipe: rounds.of = {other!r} names no recipe; it takes a text.")
+    rounds = [{}] if other is None else _read(other, seen).get("rounds", [])
+    # Copies: a change of one round must not reach the others.
+    return [_merged(_copy(one), _copy(own)) for _ in range(times) for one in rounds]
 
 
 def _copy(table: Mapping[str, Any]) -> dict[str, Any]:

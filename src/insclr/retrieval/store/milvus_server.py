@@ -33,11 +33,13 @@ _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be ba
 _SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 _LONGEST = 300  # characters of what a server says
-# HNSW in memory: 32 links a row, 4 (dim + 64) bytes. Segments of fewer than 1,024 rows are scanned by Milvus.
-_INDEX = {"index_type": "HNSW", "metric_type": "COSINE", "params": {"M": 32, "efConstruction": 200}}
+# Rows packed to half a byte for two numbers, in groups; what looks best is compared exactly. Built in a fraction of the
+# time of a graph (HNSW), and finds more where nothing lies in groups. Segments of fewer than 1,024 rows are scanned.
+_GROUPS = 256  # of a segment, all of which are looked at
+_INDEX = {"index_type": "SCANN", "metric_type": "COSINE", "params": {"nlist": _GROUPS}}
 UNUSED = "unused"  # the vector of a collection of texts, which must have one
 _SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of such collections
-_EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that a search keeps (ef)
+_EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that are compared exactly
 _PASSING = ("not ready", "not loaded", "not available", "unavailable", "no available", "deadlineexceeded")
 _DENIED = ("quota", "limit exceeded", "deny", "rate limit", "ratelimiter", "no space")
 
@@ -124,7 +126,9 @@ class MilvusServer:
         At most MAX_RESULTS of them.
         """
         limit = min(top, MAX_RESULTS)
-        effort = {"ef": min(_MAX_EFFORT, max(_EFFORT, 4 * limit))}
+        candidates = min(_MAX_EFFORT, max(_EFFORT, 4 * limit))
+        # ef is for collections that were made with a graph.
+        effort = {"nprobe": _GROUPS, "reorder_k": candidates, "ef": candidates}
         step = max(1, min(_PART, _HITS // limit))
         for start in range(0, len(queries), step):
             block = np.asarray(queries[start : start + step], dtype=np.float32)
