@@ -16,8 +16,8 @@ def test_the_plan_names_every_stage() -> None:
 
 def test_the_rest_of_a_run_is_never_longer_than_its_minutes_allow() -> None:
     plan = Plan(load_recipe("default", ("minutes=1",)), images=10_000)
-    # 10,000 images in tuples of 64: an epoch is 157 steps, three times; five are 400 at most, twice; 0.02 s each until
-    # one is measured.
+    # 10,000 images in tuples of 64: an epoch is 157 steps, three times; five are 400 at most, twice; 0.02 s each
+    # until one is measured.
     before_anything = plan.seconds_after()
     assert before_anything is not None
     assert abs(before_anything - (60 + (3 * 157 + 2 * 400) * 0.02)) < 1e-6

@@ -33,8 +33,8 @@ _WRITE = 180.0  # seconds: a server that was killed takes half a minute to be ba
 _SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 _LONGEST = 300  # characters of what a server says
-# Rows packed to half a byte for two numbers, in groups; what looks best is compared exactly. Built in a fraction of the
-# time of a graph (HNSW), and finds more where nothing lies in groups. Segments of fewer than 1,024 rows are scanned.
+# Rows packed to half a byte for two numbers, in groups; what looks best is compared exactly. Built in a fraction of
+# the time of a graph (HNSW), and finds more where nothing lies in groups. Segments of under 1,024 rows are scanned.
 _GROUPS = 256  # of a segment, all of which are looked at
 _INDEX = {"index_type": "SCANN", "metric_type": "COSINE", "params": {"nlist": _GROUPS}}
 UNUSED = "unused"  # the vector of a collection of texts, which must have one
