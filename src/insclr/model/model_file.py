@@ -71,11 +71,7 @@ def _network(stored: StoredModel, path: Path | str) -> DescriptorNetwork:
 
 def _outline(recipe: NetworkRecipe) -> DescriptorNetwork:
     """The shapes of a network without its numbers: a small file may name one that would fill the memory."""
-    try:
-        with torch.device("meta"):
-            return create_network(recipe, pretrained=False)
-    except RuntimeError:
-        # Some families of older versions of timm compute while they are built.
+    with torch.device("meta"):
         return create_network(recipe, pretrained=False)
 
 
