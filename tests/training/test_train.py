@@ -288,11 +288,12 @@ def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_p
 def test_rounds_share_what_is_left_of_the_time(small_collection: Path, tmp_path: Path) -> None:
     """The first late round takes almost nothing of its third: the others have the rest between them."""
     run = tmp_path / "run"
-    changes = (*SHIPPED, "minutes=0.2", "rounds.0.steps=1", "rounds.1.steps=100000", "rounds.2.steps=100000")
+    # Rounds 2, 4 and 6 are those of the late layers.
+    changes = (*SHIPPED, "minutes=0.2", "rounds.1.steps=1", "rounds.3.steps=100000", "rounds.5.steps=100000")
     train(small_collection, run, "default", changes=changes)
     planned = {r["round"]: r for r in read_metrics(run) if r.get("event") == "planned"}
-    first_left, last_left = (planned[n]["steps"] * planned[n]["seconds_per_step"] for n in (2, 3))
-    assert 4.4 < first_left <= 6.05  # half of twelve seconds, less what round 1 took; a third would be 4
+    first_left, last_left = (planned[n]["steps"] * planned[n]["seconds_per_step"] for n in (4, 6))
+    assert 4.4 < first_left <= 6.05  # half of twelve seconds, less what round 2 took; a third would be 4
     assert 3 < last_left <= 8
 
 
