@@ -79,7 +79,7 @@ def test_short_numbers_give_nearly_the_same_features_and_are_kept_apart(
 def test_rounds_of_another_precision_do_not_share_features(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path
 ) -> None:
-    late, needs = load_recipe("default").rounds[0], Needs(plain=False, augmented=2)
+    late, needs = load_recipe("default").rounds[1], Needs(plain=False, augmented=2)
     late = late.with_(plain_size=64, augmented_size=64, cached_views=2)
     features = _features(small_collection, tmp_path, "torch")
     first, again, other = (
