@@ -67,7 +67,7 @@ class _Display:
 
     def begin(self, task: _Task) -> None:
         self._tasks.append(task)
-        if sys.stderr.isatty():
+        if self._rich is not None or sys.stderr.isatty():  # rich puts an stderr of its own in place
             if self._rich is None:
                 self._rich = _rich_progress()
                 self._rich.start()
