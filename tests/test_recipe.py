@@ -207,6 +207,7 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
         ("extends = 5", "names no recipe"),
         ("extends = 'fast'\neach_round = 5", "each_round must be a table"),
         ("[[rounds]]\ntimes = 1000000000000", "from 1 to 1000"),
+        ("[[rounds]]\nof = 'fast'\ntimes = 501", "from 1 to 500"),
         ("[[rounds]]\nof = 'nothing'", "no recipe 'nothing'"),
         ("[[rounds]]\nof = 5", "rounds.of = 5 names no recipe"),
         ("[network]\ndim = 1000000000000", "network.dim"),

@@ -129,13 +129,14 @@ def _written_out(table: Any, seen: tuple[str, ...]) -> list[Any]:
         return [table]
     own = dict(table)
     times, other = own.pop("times", 1), own.pop("of", None)
-    if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= _MAX_TIMES:
-        raise UserError(
-            f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {_MAX_TIMES}."
-        )
     if not isinstance(other, str | None):
         raise UserError(f"Recipe: rounds.of = {other!r} names no recipe; it takes a text.")
     rounds = [{}] if other is None else _read(other, seen).get("rounds", [])
+    most = _MAX_TIMES // max(1, len(rounds))
+    if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= most:
+        raise UserError(
+            f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {most}."
+        )
     # Copies: a change of one round must not reach the others.
     return [_merged(_copy(one), _copy(own)) for _ in range(times) for one in rounds]
 
