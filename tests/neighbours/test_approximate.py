@@ -1,5 +1,8 @@
 """The approximate pool: most neighbours found, the share told, all that is found true."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +79,22 @@ def test_rows_whose_lists_are_too_short_are_searched_exactly(monkeypatch: pytest
     short = torch.cat(searched[1:])  # the first search was that of the sample
     assert 0 < len(short) < 2000
     assert torch.equal(pool.ids[short], build_pool(features, 30).ids[short])
+
+
+def test_sorting_many_rows_into_lists_takes_no_memory_of_its_own() -> None:
+    """Two hundred products of 16 MB, one after the other, in the memory of a few."""
+    program = (
+        "import resource, torch; from insclr.neighbours.approximate import _nearest_centre as nearest\n"
+        "points, centres = torch.randn(200 * 1024, 8), torch.randn(4096, 8)\n"
+        "nearest(points[:2048], centres)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "found = nearest(points, centres)\n"
+        "assert torch.equal(found[-5:], (points[-5:] @ centres.T).argmax(1))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    grown = int(done.stdout) / (1000 if sys.platform != "darwin" else 1_000_000)  # MB
+    assert grown < 200
 
 
 def test_every_row_is_in_one_list_and_no_list_is_too_long() -> None:

@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 
 MAIN_DIMENSIONS = 192
 QUERY_ROWS = 16384  # rows searched together at most
+_BLOCK = 1024  # rows compared with all centres together
 CHUNK = 16  # scores move in runs of one cache line
 LARGEST_LIST = 16 * CHUNK
 SCALE = 2**31 / 1.01  # similarities as integers; one may exceed 1 by a rounding error
@@ -152,7 +153,22 @@ def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int 
 
 
 def _nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
-    return torch.cat(list(_in_threads(lambda block: (block @ centres.T).argmax(1), _blocks(points))))
+    """The number of the centre that is nearest to each of the points (N, d)."""
+    nearest = torch.empty(len(points), dtype=torch.int64)
+    own = threading.local()
+
+    def assign(start: int) -> None:
+        # In place: small results between large products would keep the memory of every product from being used again.
+        if not hasattr(own, "scores"):
+            own.scores = torch.empty(_BLOCK, len(centres))
+        rows = slice(start, min(start + _BLOCK, len(points)))
+        scores = own.scores[: rows.stop - start]
+        torch.mm(points[rows], centres.T, out=scores)
+        torch.argmax(scores, 1, out=nearest[rows])
+
+    for _ in _in_threads(assign, range(0, len(points), _BLOCK)):
+        pass
+    return nearest
 
 
 def _chained(centres: Tensor) -> Tensor:
@@ -166,7 +182,7 @@ def _chained(centres: Tensor) -> Tensor:
 
 
 def _blocks(features: Tensor) -> Iterator[Tensor]:
-    return (features[start : start + 1024].float() for start in range(0, len(features), 1024))
+    return (features[start : start + _BLOCK].float() for start in range(0, len(features), _BLOCK))
 
 
 def _even_parts(count: int, parts: int) -> Tensor:
