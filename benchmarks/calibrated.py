@@ -1,10 +1,10 @@
 """The method that ships at the scale of Google Landmarks v2: what a round's beginning and a step cost as N grows.
 
-    python benchmarks/calibrated.py [--drawn-pool] [N ...]
+    python benchmarks/calibrated.py [N ...] [--searched 120000]
 
 Each N is measured in a process of its own. The pooled features have 64 channels, so that the five views of a million
 images fit on any disk; the descriptors have 512 dimensions as always, and the structure of image descriptors (see
-pool.py). With --drawn-pool the candidates of every image are drawn instead of searched for, which takes most of the
+pool.py). Of more images than --searched the candidates are drawn instead of searched for, which takes most of the
 time: everything else is as it is. Memory is what the process holds at most in each stage, its own and not that of
 mapped files.
 """
@@ -38,6 +38,7 @@ from insclr.training.sources.pooled import PooledSource
 from table import Row, markdown, milliseconds
 
 SIZES = (12_000, 120_000, 1_200_000)
+SEARCHED = 120_000  # images; the candidates of more take the better part of an hour to find, and are drawn
 CHANNELS, DIM, VIEWS, TUPLES, STEPS = 64, 512, 4, 64, 60
 STAGES = {
     "_describe_views": "describing the views",
@@ -166,8 +167,8 @@ def _step(network: DescriptorNetwork, method: Any, plain: Tensor, views: Tensor,
     return float(torch.tensor(taken).median())
 
 
-def measure(sizes: tuple[int, ...] = SIZES, *, drawn: bool = False) -> list[Row]:
-    found = {size: _in_a_process(size, drawn) for size in sizes}
+def measure(sizes: tuple[int, ...] = SIZES, *, searched: int = SEARCHED) -> list[Row]:
+    found = {size: _in_a_process(size, size > searched) for size in sizes}
     rows = []
     for title in STAGES.values():
         times = [found[size]["stages"].get(title, (0.0, 0.0)) for size in sizes]
@@ -207,7 +208,7 @@ def _gb(size: float) -> str:
 
 
 def _in_a_process(images: int, drawn: bool) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", *(["--drawn-pool"] if drawn else []), str(images)]
+    command = [sys.executable, __file__, "--one", str(images), "--searched", str(0 if drawn else images)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -217,13 +218,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sizes", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--drawn-pool", action="store_true")
+    parser.add_argument(
+        "--searched",
+        type=int,
+        default=SEARCHED,
+        metavar="N",
+        help="draw the candidates of more images than this",
+    )
     parser.add_argument("--one", action="store_true", help="measure the first size in this process")
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(one_size(asked.sizes[0], drawn=asked.drawn_pool)))
+        print(json.dumps(one_size(asked.sizes[0], drawn=asked.sizes[0] > asked.searched)))
     else:
-        print(markdown(measure(tuple(asked.sizes), drawn=asked.drawn_pool)))
+        print(markdown(measure(tuple(asked.sizes), searched=asked.searched)))
 
 
 if __name__ == "__main__":
