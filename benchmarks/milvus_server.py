@@ -12,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
+import faiss
 import numpy as np
 
 from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_store
@@ -68,6 +69,9 @@ def main() -> None:
     for effort in _EFFORTS:
         server_module._EFFORT = effort
         measure(f"Milvus, {effort} candidates{memory(told.pid)}", search, queries, truth)
+    flat = faiss.IndexFlatIP(told.dim)
+    flat.add(vectors)
+    measure("faiss flat", lambda query: list(flat.search(query[None], TOP)[1][0]), queries, truth)
     for kind in ("", "_notes"):
         store._server._client.drop_collection(f"{name}{kind}")  # type: ignore[attr-defined]
 
