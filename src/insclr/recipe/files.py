@@ -27,7 +27,7 @@ from insclr.recipe.tables import Table
 
 _FOLDER = resources.files("insclr") / "recipes"
 _SIZES = ("descriptor.size", "plain_size", "augmented_size")
-_MAX_TIMES = 1000
+_MAX_ROUNDS = 1000
 _TABLES: dict[str, type[Table]] = {
     "network": NetworkRecipe,
     "descriptor": DescriptorRecipe,
@@ -84,7 +84,7 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     Its [each_round] changes every round that it takes over.
     """
     if str(name) in seen:
-        raise UserError(f"The recipe {seen[0]} is made of itself: {' -> '.join((*seen, str(name)))}.")
+        raise UserError(f"The recipe {name} is made of itself: {' -> '.join((*seen, str(name)))}.")
     if str(name) in recipe_names() or (seen and (_FOLDER / f"{name}.toml").is_file()):
         text = (_FOLDER / f"{name}.toml").read_text()
     elif Path(name).is_file():
@@ -101,38 +101,39 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits is one too, and no TOMLDecodeError
         raise UserError(f"The recipe {name} is not valid TOML: {error}.") from error
     rounds = table.get("rounds", [])
-    if not isinstance(rounds, list):
+    if not isinstance(rounds, list) or not all(isinstance(one, Mapping) for one in rounds):
         raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
     here = (*seen, str(name))
-    table["rounds"] = [one for each in rounds for one in _written_out(each, here)]
+    own = [one for each in rounds for one in _written_out(each, here)]
     each = table.pop("each_round", {})
     if not isinstance(each, Mapping):
         raise UserError("Recipe: each_round must be a table.")
     parent = table.pop("extends", None)
     if not isinstance(parent, str | None):
         raise UserError(f"Recipe: extends = {parent!r} names no recipe; it takes a text.")
-    if parent is None:
-        if not rounds:
-            del table["rounds"]
-        return table
-    base = _read(parent, here)
+    if parent is None and each:
+        raise UserError("Recipe: nothing reads each_round without extends: it changes the rounds taken over.")
+    base = {} if parent is None else _read(parent, here)
     inherited = [_merged(one, _copy(each)) for one in base.get("rounds", [])]
-    return _merged(base, table) | {"rounds": [*inherited, *table["rounds"]]}
+    if len(inherited) + len(own) > _MAX_ROUNDS:
+        raise UserError(f"The recipe {name} has more than {_MAX_ROUNDS} rounds: give it fewer.")
+    written = _merged(base, table)
+    return written | {"rounds": [*inherited, *own]} if inherited or own else written
 
 
-def _written_out(table: Any, seen: tuple[str, ...]) -> list[Any]:
+def _written_out(table: Mapping[str, Any], seen: tuple[str, ...]) -> list[dict[str, Any]]:
     """A [[rounds]] table, as many times as its `times` says.
 
     With `of` it stands for all rounds of another recipe, and its other keys change each of them.
     """
-    if not isinstance(table, Mapping):
-        return [table]
     own = dict(table)
     times, other = own.pop("times", 1), own.pop("of", None)
     if not isinstance(other, str | None):
         raise UserError(f"Recipe: rounds.of = {other!r} names no recipe; it takes a text.")
     rounds = [{}] if other is None else _read(other, seen).get("rounds", [])
-    most = _MAX_TIMES // max(1, len(rounds))
+    if not rounds:
+        raise UserError(f"Recipe: rounds.of = {other!r} names a recipe that has no [[rounds]] to take.")
+    most = _MAX_ROUNDS // len(rounds)
     if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= most:
         raise UserError(
             f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {most}."
