@@ -89,10 +89,20 @@ def test_the_released_configuration_for_landmarks() -> None:
 
 def test_a_recipe_builds_on_another() -> None:
     fast, default, thorough = (load_recipe(name) for name in ("fast", "default", "thorough"))
-    assert thorough.rounds[: len(default.rounds)] == default.rounds
+    assert default.rounds[-2:] == thorough.rounds[-2:] == fast.rounds
+    assert thorough.rounds[:6] == default.rounds[:6]
+    # docs/gpu.md names these two.
+    assert [number for number, each in enumerate(thorough.rounds) if each.train == "all"] == [7, 9]
     assert default.descriptor == fast.descriptor
     assert {each.network.start for each in (fast, default, thorough)} == {"views"}
     assert [each.network.renew_start for each in (fast, default, thorough)] == [False, True, True]
+
+
+def test_a_recipe_without_rounds_can_be_built_on(tmp_path: Path) -> None:
+    (tmp_path / "plain.toml").write_text("seed = 3\n")
+    (tmp_path / "mine.toml").write_text(f'extends = "{tmp_path / "plain.toml"}"\nworkers = 1\n')
+    mine = load_recipe(tmp_path / "mine.toml")
+    assert (mine.seed, mine.workers, mine.rounds) == (3, 1, Recipe().rounds)
 
 
 def test_a_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
@@ -210,6 +220,10 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
         ("[[rounds]]\nof = 'fast'\ntimes = 501", "from 1 to 500"),
         ("[[rounds]]\nof = 'nothing'", "no recipe 'nothing'"),
         ("[[rounds]]\nof = 5", "rounds.of = 5 names no recipe"),
+        ("[[rounds]]\nof = '_shipped'\nlr = 1.0", "'_shipped' names a recipe that has no"),
+        ("rounds = [5]", "rounds must be a list of"),
+        ("[[rounds]]\ntimes = 600\n[[rounds]]\ntimes = 600", "more than 1000 rounds"),
+        ("[each_round]\ntuples = 8\n[[rounds]]\nof = 'fast'", "nothing reads each_round without extends"),
         ("[network]\ndim = 1000000000000", "network.dim"),
     ],
 )
