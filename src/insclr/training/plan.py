@@ -31,10 +31,14 @@ class Plan:
     def line(self) -> str:
         """All stages, for people."""
         parts = [] if self._done else [f"describe {self._images} photos"]
-        limit = f" ({in_words(60 * self._recipe.minutes)} at most)" if self._recipe.minutes else ""
-        for layers, count in Counter(each.train for each in self._rounds[self._done :]).items():
+        counts = Counter(each.train for each in self._rounds[self._done :])
+        limited = [layers for layers in counts if layers != "fc"]
+        for layers, count in counts.items():
             rounds = f"{count} round{'s' if count > 1 else ''} of {_LAYERS[layers]}"
-            parts.append(rounds + (limit if layers != "fc" else ""))
+            if self._recipe.minutes and layers in limited[-1:]:  # the limit is one for all of them
+                together = "together " if len(limited) > 1 else ""
+                rounds += f" ({together}{in_words(60 * self._recipe.minutes)} at most)"
+            parts.append(rounds)
         done = f"{self._done} of {len(self._rounds)} rounds are done; " if self._done else ""
         return f"plan: {done}{', '.join([*parts, 'the report'])}"
 
