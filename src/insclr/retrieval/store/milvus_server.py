@@ -275,13 +275,13 @@ def _sentence(uri: str, error: Exception, reason: str) -> str:
     if _is_locked(error):
         now = "what it holds now is wrong" if os.environ.get(TOKEN) else "it is empty now"
         return f"Milvus at {uri} lets nobody in without the right password: set {TOKEN}=user:password ({now})"
+    if "fail connecting" in reason.lower():
+        return f"Milvus at {uri} cannot be reached: is it running there, and is the address right?"
     if _is_denied(error):
         return (
             f"Milvus at {uri} refuses it, for a quota or want of memory or disk ({reason}): make room there. What "
             "was written is whole, and the same command goes on"
         )
-    if "fail connecting" in reason.lower():
-        return f"Milvus at {uri} cannot be reached: is it running there, and is the address right?"
     return f"Milvus at {uri} does not answer as it should: {reason}"
 
 
