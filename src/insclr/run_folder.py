@@ -91,7 +91,8 @@ class _Folder:
     def inspection(self, round_number: int, moment: Moment) -> dict[str, Any] | None:
         """The inspection at the start or the end of a round; None where there is none.
 
-        A round ends with the network that the next one starts with, so one inspection may serve both.
+        A round ends with the network that the next one starts with, so one inspection may serve both. Where the next
+        one first makes the FC's start anew, it is of what the round taught the other layers.
         """
         file = self._inspection_file(round_number, moment)
         if moment == "end" and not file.exists():

@@ -10,7 +10,6 @@ from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod
-from insclr.mining.consistency import Consistency
 from insclr.mining.precision import mean_precision
 from insclr.mining.taught import Taught
 from insclr.recipe import CalibratedSettings
@@ -134,19 +133,14 @@ def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
     assert torch.equal(pairs.negative[2], before.negative[2])
 
 
-def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(tmp_path: Path) -> None:
     """A group of six was taught: five other positives for each of its six images, and no others at all."""
-    monkeypatch.setattr(
-        "insclr.methods.calibrated.measure_consistency", lambda *_, **__: Consistency(0.1, 0.1, 60)
-    )
-    start = replace(seen_collection(tmp_path, spread=0.1), doubted=True)
+    start = seen_collection(tmp_path, spread=0.1)
     groups = torch.arange(60)
     groups[:6] = 0
     taught = Taught(groups, groups == 0, torch.zeros(0, 2, dtype=torch.int64))
     method = CalibratedMethod(CalibratedSettings())
-    found = method.prepare(replace(start, taught=taught))
+    found = method.prepare(replace(start, taught=taught, believed=False))
     assert found.positives_per_image == pytest.approx(6 * 5 / 60)
     assert unsafe(found)  # half a positive an image is too little: the run keeps its start
     ids = torch.tensor([[0, 1, 2, 3], [10, 11, 6, 7]])

@@ -8,14 +8,17 @@ import safetensors.torch
 import torch
 
 from insclr.data.images import list_images
+from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.mining.taught import Taught
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
 from insclr.training.features import pooled_features
+from insclr.training.stages import Training
 from insclr.training.train import train
 
 # The recipes that ship, made small: guard, calibrated mining.
@@ -136,6 +139,28 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
     assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
 
 
+def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
+    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every round, also after the first has taught the network something, and in every start."""
+    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)
+    labels = read_labels(small_collection / "labels.csv")
+    names = sorted(set(labels.instances))
+    groups = torch.tensor([names.index(one) for one in labels.instances])
+    said = Taught(groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64))
+    monkeypatch.setattr(Training, "_read_taught", lambda _: said)
+    run = tmp_path / "run"
+    train(labels.images, run, "default", changes=(*SHIPPED, "rounds.cached_views=4"))
+    records = read_metrics(run)
+    starts = [r for r in records if r.get("event") == "start"]
+    assert len(starts) == len(load_recipe("default").rounds)
+    assert all(any("mined pairs were left out" in one for one in start["reasons"]) for start in starts)
+    taught_alone = said.positives() / len(groups)
+    assert [start["pairs"] for start in starts] == [pytest.approx(taught_alone)] * len(starts)
+    assert not json.loads((run / "start.json").read_text())["mined"]
+    assert {r["action"] for r in records if r.get("event") == "guard"} == {"ok"}
+
+
 @pytest.mark.parametrize("train_layers", ["fc", "late"])
 def test_the_guard_undoes_a_round_that_collapses(
     train_layers: str, small_collection: Path, tmp_path: Path
@@ -158,6 +183,9 @@ def test_the_guard_undoes_a_round_that_collapses(
     ]
     if ruin:
         assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+        # Nor is the start made anew of it: what the last layer has learned so far stays.
+        after = next(r for r in read_metrics(run) if r.get("event") == "start" and r["round"] == ruin + 2)
+        assert not any(one.startswith("whitening") for one in after["reasons"])
     else:
         start = safetensors.torch.load_file(run / "start.safetensors")
         assert torch.equal(ends[0]["fc.weight"], start["weight"])

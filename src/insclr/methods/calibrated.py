@@ -60,7 +60,7 @@ class CalibratedMethod(Method):
         self.labels = _label_in_blocks(pool, instance.core, thresholds, settings)
         self.taught = start.taught
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
-        if self.taught is not None and consistency is not None and not consistency.believable:
+        if not start.believed:
             reasons = (*reasons, self._leave_out_mined())
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
@@ -76,7 +76,6 @@ class CalibratedMethod(Method):
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
         taught = 0
         if self.taught is not None:
-            consistency = None  # what cannot be believed was left out
             taught = self.taught.positives() - int(self.labels.positive[self.taught.taught].sum())
         return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, taught)
 

@@ -64,6 +64,7 @@ class RoundStart:
     instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
     doubted: bool = False  # nothing has been learned yet: mined pairs must bear each other out
     taught: Taught | None = None  # what people said of the images
+    believed: bool = True  # False: mined pairs are known to be wrong, and what people said is learned alone
 
     def __len__(self) -> int:
         return len(self.plain)

@@ -32,18 +32,23 @@ class Health:
     spread: float  # standard deviation of the same
 
 
+def disbelieved(prepared: Prepared) -> bool:
+    """Whether mined pairs were asked to bear each other out, and do not."""
+    return prepared.consistency is not None and not prepared.consistency.believable
+
+
 def unsafe(prepared: Prepared) -> str:
     """Why nothing may be learned from what was mined; empty where nothing speaks against it."""
-    found, consistency = prepared.positives_per_image, prepared.consistency
+    found = prepared.positives_per_image
     if found is not None and found < MIN_POSITIVES:
         return (
             f"only {found:.2f} safe pairs an image were found, and training on fewer than {MIN_POSITIVES:g} "
             "does more harm than good"
         )
-    if consistency is not None and not consistency.believable:
+    if disbelieved(prepared):
         return (
-            f"the pairs that were found do not bear each other out ({consistency}). The nearest photos seem to "
-            "show other things in the same pose or place, and training on them would do harm"
+            f"the pairs that were found do not bear each other out ({prepared.consistency}). The nearest photos seem "
+            "to show other things in the same pose or place, and training on them would do harm"
         )
     return ""
 

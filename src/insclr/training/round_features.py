@@ -17,7 +17,7 @@ from insclr.errors import UserError
 from insclr.files import reserve
 from insclr.methods.method import Needs
 from insclr.model.model_file import weights_of
-from insclr.model.network import DescriptorNetwork, digest_trunk
+from insclr.model.network import DescriptorNetwork, digest_trunk, digest_weights
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.training.cpu import short_floats
@@ -56,6 +56,7 @@ class RoundFeatures:
         self.ranks = ranks
         self.engine = engine
         self.usable: Tensor | None = None  # (N,) ids, ascending
+        self.early = ""  # the digest of the early layers while maps of theirs are worth making; empty: of any
         self._latest: tuple[str, PooledFeatures] | None = None
 
     def pooled(self, network: DescriptorNetwork, recipe: RoundRecipe, needs: Needs) -> PooledFeatures:
@@ -117,10 +118,11 @@ class RoundFeatures:
             )
 
     def _maps_come_later(self, network: DescriptorNetwork, recipe: RoundRecipe) -> bool:
-        """Whether a later round needs maps of the same views: then one pass over the images serves both."""
-        return recipe.train == "fc" and network.backbone.has_late and any(
-            _view_settings(each) == _view_settings(recipe) for each in self.recipe.rounds if each.train == "late"
-        )  # fmt: skip
+        """Whether a round of late layers needs maps of the same views: then one pass over the images serves both."""
+        late = [_view_settings(each) for each in self.recipe.rounds if each.train == "late"]
+        if recipe.train != "fc" or _view_settings(recipe) not in late or not network.backbone.has_late:
+            return False
+        return self.early in ("", digest_weights(network.backbone.early_state()))
 
     def _computed(
         self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, *, maps: bool
@@ -178,8 +180,8 @@ def require_late(network: DescriptorNetwork) -> None:
     """Refuse a backbone whose late layers are not known."""
     if not network.backbone.has_late:
         raise UserError(
-            f"train = late does not know the late layers of {network.backbone.name}: choose the recipe fast, or set "
-            "train = all in its rounds."
+            f"train = late does not know the late layers of {network.backbone.name}: choose the recipe fast, or "
+            "write one that trains all layers (docs/backbones.md)."
         )
 
 

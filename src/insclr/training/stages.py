@@ -19,7 +19,7 @@ from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.mining.taught import Taught
 from insclr.model.model_file import MODEL_NAME, save_model
-from insclr.model.network import create_network, digest_trunk
+from insclr.model.network import create_network, digest_weights
 from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks
@@ -30,7 +30,7 @@ from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
-from insclr.training.guard import Health, measure, unsafe, worse
+from insclr.training.guard import Health, disbelieved, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures, require_late
@@ -82,9 +82,9 @@ class Training:
         torch.manual_seed(self.recipe.seed)
         with working("loading the network"):
             self.network = create_network(self.recipe.network).to(self.device)
-        self.untrained = digest_trunk(self.network)  # the features that the start is made of
         if any(each.train == "late" for each in self.recipe.rounds):
             require_late(self.network)  # now, rather than when all photos are described
+            self.features.early = digest_weights(self.network.backbone.early_state())
         done = ranks.from_first(run.finished_rounds())
         self.plan = Plan(self.recipe, len(self.listed), done)
         say(self.plan.line())
@@ -162,14 +162,14 @@ class Training:
 
     def _renew_start(self, rounds: int) -> bool:
         """Make the start again if the last of so many rounds has changed the features; whether it has."""
-        before = self.recipe.rounds[rounds - 1] if rounds else None
-        if not self.recipe.network.renew_start or before is None or before.train == "fc":
+        if not self.recipe.network.renew_start or rounds not in self._learned(rounds):
             return False
-        if digest_trunk(self.network) == self.untrained:
-            return False  # every round so far was left out or undone
+        before = self.recipe.rounds[rounds - 1]
+        if before.train == "fc":
+            return False
         features = self.features.pooled(self.network, before, Needs(views=True))
         if self.ranks.first:
-            self._start_fc(features)
+            self._start_fc(features, mined=self.run.believes_mined())
         self.ranks.copy_from_first(self.network)
         self.size = self.ranks.from_first(self.run.size())
         return True
@@ -190,7 +190,7 @@ class Training:
             )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         self.plan.begin_round(index)
-        if self.recipe.guard and not self.ranks.from_first(self.run.believes_mined()):
+        if self.taught is None and not self._believes_mined():
             self.watch.skipped(number, "what was mined before cannot be believed", None)
             self._end_round(number)
             return
@@ -198,12 +198,16 @@ class Training:
             renewed = self._renew_start(index)
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
+            if self.taught is not None and disbelieved(prepared):
+                self._start_without_mined(start)
+                start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
+                prepared = self._prepare(method, recipe, start)
             self.watch.start(
                 number, start, prepared, new_start=renewed or number == 1, labels_used=method.needs.labels
             )
         if reason := unsafe(prepared) if self.recipe.guard else "":
             self.watch.skipped(number, reason, prepared.positives_per_image)
-            if prepared.consistency is not None and not prepared.consistency.believable:
+            if disbelieved(prepared):
                 self._start_without_mined(start)
             self._end_round(number)
             return
@@ -240,16 +244,21 @@ class Training:
             kept=self.run.path / "kept",
             instances=self.instances if needs.labels else None,
             # Later, what was learned agrees with itself, right or wrong.
-            doubted=self.recipe.guard and not self._has_learned(number),
+            doubted=self.recipe.guard and not self._learned(number - 1) and self._believes_mined(),
             taught=self.taught,
+            believed=self._believes_mined(),
         )
 
-    def _has_learned(self, number: int) -> bool:
-        """Whether a round before this one was trained and kept."""
-        before = [record for record in read_metrics(self.run.path) if record["round"] < number]
-        trained = {record["round"] for record in before if record.get("event") == "end"}
-        undone = {record["round"] for record in before if record.get("action") == "step back"}
-        return bool(self.ranks.from_first(bool(trained - undone)))
+    def _believes_mined(self) -> bool:
+        return not self.recipe.guard or bool(self.ranks.from_first(self.run.believes_mined()))
+
+    def _learned(self, rounds: int) -> set[int]:
+        """Which of so many rounds were trained and kept."""
+        before = [record for record in read_metrics(self.run.path) if record["round"] <= rounds]
+        trained = {one["round"] for one in before if one.get("event") == "end" and one["steps"]}
+        undone = {one["round"] for one in before if one.get("action") == "step back"}
+        learned: set[int] = self.ranks.from_first(trained - undone)
+        return learned
 
     def _prepare(self, method: Method, recipe: RoundRecipe, start: RoundStart) -> Prepared:
         """Let the method prepare itself; measure the margin of the loss where that is left to the collection."""
