@@ -39,7 +39,7 @@ from table import Row, markdown, milliseconds
 
 SIZES = (12_000, 120_000, 1_200_000)
 SEARCHED = 120_000  # images; the candidates of more take the better part of an hour to find, and are drawn
-CHANNELS, DIM, VIEWS, TUPLES, STEPS = 64, 512, 4, 64, 60
+CHANNELS, DIM, VIEWS, TUPLES, STEPS = 64, 512, 4, 64, 300
 STAGES = {
     "_describe_views": "describing the views",
     "round_pool": "candidate pool",

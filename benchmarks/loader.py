@@ -15,7 +15,7 @@ from photos import draw_photos
 from table import Row
 from timing import in_turns
 
-_PHOTOS, _BATCH, _WORKERS = 256, 64, 2
+_PHOTOS, _BATCH, _WORKERS = 256, 16, 2  # several batches for each worker
 VIEWS = ViewSpec(plain_size=160, augmented_size=160)
 
 

@@ -48,9 +48,12 @@ benchmarks/calibrated.py 1200000 --searched 1200000` searches, about two minutes
 and holds 6.7 GB.""",
     "pool": """Everybody's neighbours at once; building an index counts. The drawn vectors have the effective rank of
 real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for others. What a rival
-visits is raised until its recall reaches ours. Vectors without neighbourhoods are noticed and searched exactly.""",
+visits is raised until its recall reaches ours. Vectors without neighbourhoods are noticed and searched exactly.
+On real descriptors (products60 and 1,024 images of landmarks44 with four augmented views each: 18,625 x 512, P = 100)
+ours takes less processor time than flat by 3.3 x, IVF by 2.0 x and HNSW by 5.1 x; on 30,000 like them by 4.4, 2.1 and
+5.7 x (2026-11-17). Inverted lists with 4-bit codes and exact rescoring took twice as long as ours.""",
     "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more than
-ten times ahead of it, but for photos of 2048 x 1536 that are not decoded yet, where it is twice as fast.""",
+ten times ahead of it, but for photos of 2048 x 1536 that are not decoded yet, where it is three times ahead.""",
     "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is
 the same with the one change named, so a ratio above 1 is a choice that pays. Without bf16
 arithmetic in the processor bf16 is emulated.""",
