@@ -104,8 +104,8 @@ def _coefficient_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], cont
     return pixels * components * _COEFFICIENT_BYTES
 
 
-# Inside a scan FF is followed by 00 or a restart marker; anything else is the next segment. A pattern that begins with
-# one certain byte is looked for fifty times as fast as one that begins with "one or more of it".
+# Inside a scan FF is followed by 00 or a restart marker; anything else is the next segment. A pattern that begins
+# with one certain byte is found fifty times as fast as one that begins with "one or more of it".
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
