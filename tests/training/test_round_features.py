@@ -8,7 +8,7 @@ import torch
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
 from insclr.methods.method import Needs
-from insclr.model.network import DescriptorNetwork, create_network
+from insclr.model.network import DescriptorNetwork, create_network, digest_weights
 from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
 from insclr.training import round_features
@@ -137,3 +137,16 @@ def test_features_of_many_maps_are_in_a_file_without_a_name(
     assert torch.equal(found[0].views, found[1].views)
     assert found[0].views.abs().sum() > 0
     assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"maps"}
+
+
+def test_maps_of_early_layers_that_were_trained_are_not_made(
+    network: DescriptorNetwork, small_collection: Path, tmp_path: Path
+) -> None:
+    """No round of late layers comes after those of all layers: nobody would read them."""
+    recipe = load_recipe("thorough", ("rounds.plain_size=64", "rounds.augmented_size=64"))
+    images = list_images(small_collection).subset(range(6))
+    for early, kind in ((digest_weights(network.backbone.early_state()), "maps"), ("of others", "features")):
+        features = RoundFeatures(recipe, images, tmp_path / kind, 0, Skipped(), Ranks())
+        features.early = early
+        features.pooled(network, recipe.rounds[-1], Needs(views=True))
+        assert {path.name.split("-")[0] for path in (tmp_path / kind).iterdir()} == {kind}

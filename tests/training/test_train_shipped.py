@@ -139,8 +139,17 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
     assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [("default", SHIPPED), ("fast", (*SHIPPED[:-1], "network.start=pca"))],
+    ids=["default", "another start"],
+)
 def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
-    small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str,
+    changes: tuple[str, ...],
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In every round, also after the first has taught the network something, and in every start."""
     monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)
@@ -150,10 +159,10 @@ def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
     said = Taught(groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64))
     monkeypatch.setattr(Training, "_read_taught", lambda _: said)
     run = tmp_path / "run"
-    train(labels.images, run, "default", changes=(*SHIPPED, "rounds.cached_views=4"))
+    train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"))
     records = read_metrics(run)
     starts = [r for r in records if r.get("event") == "start"]
-    assert len(starts) == len(load_recipe("default").rounds)
+    assert len(starts) == len(load_recipe(recipe).rounds)
     assert all(any("mined pairs were left out" in one for one in start["reasons"]) for start in starts)
     taught_alone = said.positives() / len(groups)
     assert [start["pairs"] for start in starts] == [pytest.approx(taught_alone)] * len(starts)

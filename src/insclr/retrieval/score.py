@@ -4,7 +4,7 @@ Images of one instance have the same neighbours, images of different instances h
 is the share of neighbours they have in common, beyond chance, averaged over neighbourhoods of several sizes (an
 instance may have 3 images or 150). A fixed logistic function turns an agreement into a probability; averaged over
 pairs of one similarity it gives this collection's curve from cosine to score. Its two constants were learned with the
-labels of two sets (landmarks44, nyala237) and checked on others; docs/results-search.md says what it can do.
+labels of two sets (landmarks44, nyala237) and checked on others; docs/results-search.md says how well it does.
 
 Pairs that a person has answered, or labels, move the curve to where it belongs: `calibrate_from_answers`.
 """

@@ -158,7 +158,7 @@ class Training:
                 mined=mined,
             )
         apply_start(fc, start)
-        self.run.note_start(start.size, start.reasons, fc, mined=start.mined)
+        self.run.note_start(start.size, start.reasons, fc, mined=mined)
 
     def _renew_start(self, rounds: int) -> bool:
         """Make the start again if the last of so many rounds has changed the features; whether it has."""
@@ -175,8 +175,8 @@ class Training:
         return True
 
     def _start_without_mined(self, features: RoundStart) -> None:
-        """Begin again from the views alone: the start was made of pairs that turned out not to be believed."""
-        if self.recipe.network.start == "views" and self.ranks.first:
+        """Begin again, from views alone where the start takes pairs, and note that mined ones are not believed."""
+        if self.ranks.first:
             self._start_fc(PooledFeatures(features.plain, features.views, self.run.usable(None)), mined=False)
         self.ranks.copy_from_first(self.network)
 
@@ -246,7 +246,7 @@ class Training:
             # Later, what was learned agrees with itself, right or wrong.
             doubted=self.recipe.guard and not self._learned(number - 1) and self._believes_mined(),
             taught=self.taught,
-            believed=self._believes_mined(),
+            believed=self.taught is None or self._believes_mined(),
         )
 
     def _believes_mined(self) -> bool:

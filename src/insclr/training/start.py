@@ -38,7 +38,6 @@ class Start:
     whitening: Whitening
     size: InstanceSize = UNKNOWN
     reasons: tuple[str, ...] = ()
-    mined: bool = True  # whether mined pairs were believed, where the start takes any
 
 
 def pca_start(plain: Tensor, dim: int, power: float) -> Start:
@@ -101,7 +100,7 @@ def views_start(
         pool = build_pool(seen.deciding, pool.size)
         reasons.append(f"whitening = {count / len(x):.1f} mined pairs an image beside its own views")
     root = root / (x @ root).norm(dim=1).mean()
-    return Start(Whitening(axes.mean, (root @ axes.projection).contiguous()), size, tuple(reasons), mined)
+    return Start(Whitening(axes.mean, (root @ axes.projection).contiguous()), size, tuple(reasons))
 
 
 def apply_start(fc: nn.Linear, start: Start) -> None:
