@@ -22,13 +22,13 @@ from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.feedback.asking import Asking
+from insclr.feedback.feedback import answer, answer_links
 from insclr.methods.method import Needs
 from insclr.model.model_file import Model
 from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
-from insclr.retrieval.asking import Asking
-from insclr.retrieval.said import answer, answer_links
-from insclr.retrieval.store import Entry, IndexedImage, Store, StoreInfo, create_store, open_store
+from insclr.store import Entry, IndexedImage, Store, StoreInfo, create_store, open_store
 from insclr.tracking import read_metrics
 from insclr.training.round_features import RoundFeatures
 from insclr.training.train import train

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.data.labels import Labels
+from insclr.describe.descriptor_file import read_descriptors
 from insclr.evaluation.calibration import ANSWERS, Calibration, measure_calibration
-from insclr.retrieval.descriptor_file import read_descriptors
 
 SAMPLES = ("5", "10", "20", "all", "mixed")
 

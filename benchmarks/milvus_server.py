@@ -15,8 +15,8 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_store
-from insclr.retrieval.store import milvus_server as server_module
+from insclr.store import IndexedImage, StoreInfo, create_store, open_store
+from insclr.store import milvus_server as server_module
 from search import TOP, exact_neighbours, measure, unit_rows
 
 _EFFORTS = (128, 256, 512, 1024)  # candidates that are compared exactly; what ships is among them

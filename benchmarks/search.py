@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from insclr.retrieval.store import IndexedImage, StoreInfo, create_store, open_store
+from insclr.store import IndexedImage, StoreInfo, create_store, open_store
 
 TOP = 10
 PORT = 19537

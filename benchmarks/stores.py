@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store, open_store
-from insclr.retrieval.store import nearest as nearest_module
+from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
+from insclr.store import nearest as nearest_module
 from real import grown, real_descriptors
 from table import Row, markdown, milliseconds
 

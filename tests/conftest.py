@@ -1,17 +1,19 @@
-"""Pictures and labels that several rooms' tests need: drawn here, never downloaded."""
+"""Pictures and labels that several packages' tests need: drawn here, never downloaded."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from PIL import Image
 
 # A busy machine is slow, not wrong.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+pytest_plugins = ["helpers.store_fixtures"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -34,7 +36,9 @@ def _own_engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
-    torch.manual_seed(0)
+    # A test that needs torch has imported it at its top; the others need not wait for it.
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 def draw_thing(thing: int, view: int, side: int = 96) -> Image.Image:

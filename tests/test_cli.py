@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import insclr
-from called import call
+from helpers.called import call
 from insclr.cli import _OneLine
+from insclr.describe.descriptor_file import read_descriptors
 from insclr.model.weights import embedded_weights
-from insclr.retrieval.descriptor_file import read_descriptors
 
 
 def _insclr(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

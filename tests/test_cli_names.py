@@ -1,17 +1,13 @@
 """The commands about what people said."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from called import call
-
-sys.path.insert(0, str(Path(__file__).parent / "retrieval"))
-from histogram_describer import HistogramDescriber, draw_things
-
+from helpers.called import call
+from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.retrieval.index import index_images
+from insclr.search.index import index_images
 
 
 def test_names_come_in_are_listed_go_out_and_are_undone(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from called import call, status_of
+from helpers.called import call, status_of
 
 SMALL = "rounds.steps=5 rounds.epochs=0 workers=0 network.dim=16 descriptor.size=32 rounds.plain_size=32"
 SMALL += " rounds.augmented_size=32 rounds.tuples=4 rounds.method.neighbours=2 rounds.method.pool=10"

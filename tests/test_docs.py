@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from called import status_of
+from helpers.called import status_of
 from insclr.cli import app
 from insclr.recipe import load_recipe
 

@@ -97,8 +97,8 @@ def test_rows_are_synced_after_the_last_write_of_every_batch(tmp_path: Path) -> 
     code = f"""
 import numpy as np
 from pathlib import Path
-from insclr.retrieval.store.local import LocalStore
-from insclr.retrieval.store.rows import IndexedImage, StoreInfo
+from insclr.store.local import LocalStore
+from insclr.store.rows import IndexedImage, StoreInfo
 store = LocalStore.create(Path({str(tmp_path / "s")!r}), StoreInfo("m", "f", 4, Path("/")))
 for i in range(2):
     store.upsert([IndexedImage(f"photo{{i}}", "h", 1, 1)], np.eye(4, dtype=np.float32)[:1])

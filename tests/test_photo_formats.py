@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from called import call
-from insclr.retrieval.descriptor_file import read_descriptors
-from insclr.retrieval.store import open_store
+from helpers.called import call
+from helpers.made_formats import dng, save_as, write_video
+from insclr.describe.descriptor_file import read_descriptors
+from insclr.store import open_store
 from insclr.web.server import create_app, open_served
-from made_formats import dng, save_as, write_video
 
 _MODEL = "pretrained:efficientnet_lite0"
 _NEW = {"phone.heic", "web.avif", "camera.dng", "clip.mp4#t=0.0", "clip.mp4#t=2.0"}

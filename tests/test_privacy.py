@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from called import status_of
+from helpers.called import status_of
 
 
 def test_no_command_opens_a_connection(

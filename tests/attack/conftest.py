@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 SOAK = os.environ.get("INSCLR_SOAK") == "1"
-_TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / room) for room in ("data", "retrieval", "web")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "web"))
 _ROWS: list[tuple[str, str, str]] = []
 
 
@@ -43,8 +42,7 @@ def kills(soak: bool) -> int:
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20 drawn things, 10 photos each."""
-    from killing import whole
-
+    from helpers.killing import whole
     from insclr_demo import draw_collection
 
     folder = tmp_path_factory.mktemp("kills")

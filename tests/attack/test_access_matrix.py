@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from drawn_store import make_store
 from fastapi.testclient import TestClient
-from running_server import running
 
+from helpers.drawn_store import make_store
+from helpers.running_server import running
 from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings
 

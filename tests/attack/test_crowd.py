@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 import test_web_fuzz
-from hostile import by_hand
-from made_files import jpeg_bytes, photo
-from running_server import Server, free_port
 
+from helpers.hostile import by_hand
+from helpers.made_files import jpeg_bytes, photo
+from helpers.running_server import Server, free_port
 from insclr_demo import draw_collection
 
 MODEL = "pretrained:efficientnet_lite0"

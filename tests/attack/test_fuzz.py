@@ -21,9 +21,9 @@ from insclr.evaluation.safe_pickle import load_pickle
 from insclr.model.model_file import load_model, save_model
 from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe, recipe_names, to_toml
-from insclr.retrieval.store.milvus_filter import to_expression
-from insclr.retrieval.store.sql_filter import to_sql
-from insclr.retrieval.store.where import parse_where
+from insclr.store.milvus_filter import to_expression
+from insclr.store.sql_filter import to_sql
+from insclr.store.where import parse_where
 
 Note = Callable[[str, str, str], None]
 Try = Callable[[object], None]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from drawn_store import make_store
-from hostile import at_the_limits, by_hand, mutated, write_collection
-from running_server import Server, running
+
+from helpers.drawn_store import make_store
+from helpers.hostile import at_the_limits, by_hand, mutated, write_collection
+from helpers.running_server import Server, running
 
 MODEL = "pretrained:efficientnet_lite0"
 Note = Callable[[str, str, str], None]

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
-from killing import MODEL, Note, kill_at, rows_of, same, whole, within
 
+from helpers.killing import MODEL, Note, kill_at, rows_of, same, whole, within
 from insclr.model.model_file import load_model
 
 SETTINGS = "workers=1 checkpoint_every=20 rounds.steps=120 rounds.epochs=0 rounds.tuples=16"

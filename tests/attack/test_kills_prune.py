@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histogram_describer import HistogramDescriber
-from killing import Note, kill_inside, rows_of, whole_step
 
+from helpers.histogram_describer import HistogramDescriber
+from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
-from insclr.retrieval.index import index_images
-from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
+from insclr.search.index import index_images
+from insclr.search.local.kept import KeptParts
+from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
-    "the rows": "insclr.retrieval.store.local.LocalStore.delete",
-    "the segments": "insclr.retrieval.store.segments.Segments.pack",
-    "the local features": "insclr.retrieval.local.kept.KeptParts.drop",
+    "the rows": "insclr.store.local.LocalStore.delete",
+    "the segments": "insclr.store.segments.Segments.pack",
+    "the local features": "insclr.search.local.kept.KeptParts.drop",
 }
 
 

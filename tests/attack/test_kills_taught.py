@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx
 import safetensors.torch
 import torch
-from drawn_store import make_store
-from histogram_describer import HistogramDescriber
-from killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
-from running_server import Server, running
 
-from insclr.retrieval.names import import_names
-from insclr.retrieval.said import Said, name_thing, read_said
-from insclr.retrieval.store import Entry, open_store
-from insclr.retrieval.things import gallery
+from helpers.drawn_store import make_store
+from helpers.histogram_describer import HistogramDescriber
+from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
+from helpers.running_server import Server, running
+from insclr.feedback.feedback import Said, name_thing, read_said
+from insclr.feedback.names import import_names
+from insclr.feedback.things import gallery
+from insclr.store import Entry, open_store
 
 SHOWN = HistogramDescriber.fingerprint
 SETTINGS = "workers=1 checkpoint_every=20 rounds.steps=60 rounds.epochs=0 rounds.tuples=16"
@@ -181,7 +181,7 @@ def name_from(store: Path, table: Path) -> None:
 
 def test_names_import(tmp_path: Path, kills: int, note: Note) -> None:
     make_store(tmp_path, things=20, views=25).store.close()
-    store, step = tmp_path / "store", "insclr.retrieval.store.local.LocalStore.append"
+    store, step = tmp_path / "store", "insclr.store.local.LocalStore.append"
     table = tmp_path / "names.csv"
     paths = sorted(rows_of(store))
     table.write_text("path,name\n" + "".join(f"{path},name {number}\n" for number, path in enumerate(paths)))

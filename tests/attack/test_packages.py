@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from licences import packages
+from helpers.licences import packages
 
 _DOC = Path(__file__).parents[2] / "docs" / "security.md"
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_files import jpeg_bytes, photo, png_claiming
+
+from helpers.made_files import jpeg_bytes, photo, png_claiming
 
 
 @pytest.fixture

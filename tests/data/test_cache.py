@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 import torch
-from made_files import photo
 
+from helpers.made_files import photo
 from insclr.data import cache as cache_module
 from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.decode import BadImage, decode

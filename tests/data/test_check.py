@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_files import photo
 from PIL import Image
 
+from helpers.made_files import photo
 from insclr.data import check as check_module
 from insclr.data.check import SideStats, check_images, usual_side
 from insclr.data.images import list_images

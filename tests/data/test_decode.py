@@ -10,9 +10,9 @@ from typing import BinaryIO, NoReturn
 
 import numpy as np
 import pytest
-from made_files import jpeg_bytes, photo, png_claiming
 from PIL import Image
 
+from helpers.made_files import jpeg_bytes, photo, png_claiming
 from insclr.data import decode_limits
 from insclr.data.decode import BadImage, Header, crop_box, decode, read_header
 from insclr.errors import UserError

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_files import jpeg_bytes, photo, png_claiming, repeated_scans
 from PIL import Image
 
+from helpers.made_files import jpeg_bytes, photo, png_claiming, repeated_scans
 from insclr.data import decode_limits
 from insclr.data.decode import BadImage, decode
 from insclr.data.decode_limits import count_scans

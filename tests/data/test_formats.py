@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_files import photo
 from PIL import Image
 
+from helpers.made_files import photo
+from helpers.made_formats import dng, save_as, write_video
 from insclr.data import formats
 from insclr.data.check import check_images
 from insclr.data.decode import BadImage, decode, read_header
 from insclr.data.formats import not_read_lines, on_disk, split_frame
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from made_formats import dng, save_as, write_video
 
 UPRIGHT, TURNED = 1, 6  # EXIF: as it is; to be turned clockwise by 90 degrees
 

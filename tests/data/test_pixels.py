@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from made_files import photo
 from PIL import Image
 
+from helpers.made_files import photo
 from insclr.data import views
 from insclr.data.pixels import Fit, Pixels, at_scale, descriptor_views
 

@@ -5,9 +5,9 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from made_files import photo
 from PIL import Image
 
+from helpers.made_files import photo
 from insclr.data.views import at_scale, augmented_view, plain_view, random_box, to_pixels
 from insclr.torchvision_import import import_torchvision
 

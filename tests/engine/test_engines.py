@@ -12,6 +12,7 @@ from torch import Tensor
 
 from insclr.data.decode import decode
 from insclr.data.images import list_images
+from insclr.describe.extract import describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import open_engine, require_engine
@@ -24,9 +25,8 @@ from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
-from insclr.retrieval.describe import describe_images
-from insclr.retrieval.local.cells import image_cells
-from insclr.retrieval.store import Regions
+from insclr.search.local.cells import image_cells
+from insclr.store import Regions
 
 _GRAPHS = ("onnx", "openvino")
 

@@ -16,8 +16,8 @@ from insclr.evaluation.calibration import (
 )
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.report.reliability import write_reliability
-from insclr.retrieval.score import LINE, fit_score_curve
-from insclr.retrieval.store import IndexedImage, StoreInfo, create_store
+from insclr.search.score import LINE, fit_score_curve
+from insclr.store import IndexedImage, StoreInfo, create_store
 
 
 def collection(things: int, views: int, spread: float) -> tuple[np.ndarray, Labels]:

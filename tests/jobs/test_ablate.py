@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.seen_collection import batch_of, seen_collection
 from insclr.errors import UserError
 from insclr.jobs.ablate import TABLES, Entry, LabelledSet, ablate, interval
 from insclr.methods import create_method
 from insclr.methods.batch import Batch
 from insclr.recipe import CalibratedSettings, InsclrSettings, load_recipe
-from seen_collection import batch_of, seen_collection
 
 _TINY = """
 name = "tiny"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from insclr.data.labels import read_labels
+from insclr.describe.extract import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs import demo
 from insclr.model.model_file import resolve_model
-from insclr.retrieval.describe import describe_images
-from insclr.retrieval.store import open_store
+from insclr.store import open_store
 from insclr_demo import draw_collection
 
 

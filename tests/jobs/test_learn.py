@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from insclr.data.images import list_images
+from insclr.describe.describer import ModelDescriber
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
+from insclr.feedback.asking import Asking
+from insclr.feedback.feedback import answer, name_thing, read_said
+from insclr.feedback.things import gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
-from insclr.retrieval.asking import Asking
-from insclr.retrieval.describer import ModelDescriber
-from insclr.retrieval.index import index_images
-from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.said import answer, name_thing, read_said
-from insclr.retrieval.store import open_store
-from insclr.retrieval.things import gallery
+from insclr.search.index import index_images
+from insclr.search.local.kept import KeptParts
+from insclr.store import open_store
 
 SMALL = (
     "workers=0",
@@ -51,7 +51,7 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     assert read_said(learned).name_of(image[paths[0]]) == "mug"
     assert len(read_said(learned).links) == 2
     # Learning from the learned store finds every feature where the first time left it.
-    from insclr.retrieval import view_features
+    from insclr.describe import view_features
     from insclr.training import features
 
     def no_more(*_: object, **__: object) -> None:
@@ -84,7 +84,7 @@ def test_learning_that_was_killed_goes_on_with_the_same_command(
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:  # after the rows of the new store, before what people said
-        patch.setattr("insclr.retrieval.store.local.LocalStore.append", killed)
+        patch.setattr("insclr.store.local.LocalStore.append", killed)
         with pytest.raises(KilledError):
             learn(uri, out, "fast", SMALL, "cpu")
     done = learn(uri, out, "fast", SMALL, "cpu")

@@ -6,10 +6,10 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
+from insclr.describe.extract import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import load_model, resolve_model
-from insclr.retrieval.describe import describe_images
 
 
 def test_whitening_is_folded_into_the_model(small_collection: Path, tmp_path: Path) -> None:

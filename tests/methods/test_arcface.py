@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.errors import UserError
 from insclr.methods.arcface import Arcface
 from insclr.recipe.rivals import ArcfaceSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection, truth
 
 
 @pytest.mark.parametrize("sub_centers", [1, 3])

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import normalize
 
+from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.methods.byol import Byol
 from insclr.methods.views import view_similarities
 from insclr.recipe.rivals import ByolSettings
-from seen_collection import batch_of, learn, seen_collection
 
 _SMALL = ByolSettings(hidden=16, projected=8, momentum=0.9)
 

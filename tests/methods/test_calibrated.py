@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.seen_collection import batch_of, seen_collection, truth
 from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
@@ -14,7 +15,6 @@ from insclr.mining.precision import mean_precision
 from insclr.mining.taught import Taught
 from insclr.recipe import CalibratedSettings
 from insclr.training.guard import unsafe
-from seen_collection import batch_of, seen_collection, truth
 
 
 @pytest.mark.parametrize("variant", ["A", "C", "D-anchor", "D"])

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.errors import UserError
 from insclr.methods.cluster_contrast import ClusterContrast, follow, reliable
 from insclr.recipe.rivals import ClusterContrastSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection, truth
 
 _SETTINGS = ClusterContrastSettings(k1=8, k2=3, min_images=3, images_per_tuple=3)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.methods.deepcluster import DeepCluster
 from insclr.recipe.rivals import DeepClusterSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection, truth
 
 _SETTINGS = DeepClusterSettings(images_per_cluster=6.0)
 

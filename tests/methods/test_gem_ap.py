@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.methods.gem_ap import GemAp, quantised_ap
 from insclr.recipe.rivals import GemApSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection, truth
 
 
 def test_the_quantised_ap_bin_by_bin() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.seen_collection import batch_of, seen_collection
 from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
 from insclr.recipe import InsclrSettings
-from seen_collection import batch_of, seen_collection
 
 
 def _prepared(tmp_path: Path, **settings: Any) -> tuple[InsclrMethod, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch.nn.functional import normalize
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection
 from insclr.methods.manifold_mining import ManifoldMining, nearest_both_ways
 from insclr.recipe.rivals import ManifoldMiningSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection
 
 _SETTINGS = ManifoldMiningSettings(nearest=6, positives=1, negatives=2)
 

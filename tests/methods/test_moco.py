@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.methods.moco import Moco
 from insclr.methods.views import view_similarities
 from insclr.recipe.rivals import MocoSettings
-from seen_collection import batch_of, learn, seen_collection
 
 _SMALL = MocoSettings(hidden=16, projected=8, queue=20, momentum=0.9)
 

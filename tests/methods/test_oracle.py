@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.methods.oracle import Oracle
 from insclr.recipe.rivals import OracleSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection, truth
 
 
 def test_the_instance_attracts_and_every_other_repels(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch.nn.functional import normalize
 
+from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.methods.pcl import Pcl, Prototypes, proto_nce
 from insclr.recipe.rivals import PclSettings
-from seen_collection import batch_of, learn, seen_collection
 
 _SMALL = PclSettings(
     hidden=16, projected=8, queue=20, momentum=0.9, images_per_cluster=(12.0, 6.0), warmup_epochs=1

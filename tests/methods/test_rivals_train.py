@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from small_run import OF_METHOD, small
 
+from helpers.small_run import OF_METHOD, small
 from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.model.model_file import load_model

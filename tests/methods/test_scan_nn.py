@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from helpers.seen_collection import batch_of, learn, measured_map, seen_collection
 from insclr.methods.scan_nn import ScanNn
 from insclr.recipe.rivals import ScanNnSettings
-from seen_collection import batch_of, learn, measured_map, seen_collection
 
 _SETTINGS = ScanNnSettings(nearest=4, neighbours=2)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.errors import UserError
 from insclr.methods.batch import Batch
 from insclr.methods.simclr import Simclr
 from insclr.methods.views import view_similarities
 from insclr.recipe.rivals import SimclrSettings
-from seen_collection import batch_of, learn, seen_collection
 
 _SMALL = SimclrSettings(hidden=16, projected=8, temperature=0.2)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import log_softmax, normalize
 
+from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.methods.extras import lightly
 from insclr.methods.swav import Swav
 from insclr.recipe.rivals import SwavSettings
-from seen_collection import batch_of, learn, seen_collection
 
 _SMALL = SwavSettings(hidden=16, projected=8, queue=12, images_per_prototype=6.0)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parsed_page import Page
 from PIL import Image
 
+from helpers.parsed_page import Page
 from insclr.errors import UserError
+from insclr.feedback.cluster import Cluster
 from insclr.report.cluster_sheets import write_clusters
-from insclr.retrieval.cluster import Cluster
-from insclr.retrieval.store import IndexedImage, Store, StoreInfo, create_store
+from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 

@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from parsed_page import Page
 from PIL import Image
 
+from helpers.parsed_page import Page
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.compare import compare

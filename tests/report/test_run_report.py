@@ -9,9 +9,9 @@ import re
 import pytest
 import safetensors.torch
 import torch
-from parsed_page import Page
 from PIL import Image
 
+from helpers.parsed_page import Page
 from insclr.errors import UserError
 from insclr.report.run_report import write_report
 from insclr.report.thumbnails import Thumbnails

@@ -6,8 +6,8 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from hub_server import HubServer, running_hub
 
+from helpers.hub_server import HubServer, running_hub
 from insclr.model.model_file import save_model
 from insclr.model.network import create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe

@@ -10,10 +10,10 @@ import huggingface_hub
 import pytest
 import torch
 import yaml
-from hub_server import HubServer, Repository
 
 import insclr
-from called import call
+from helpers.called import call
+from helpers.hub_server import HubServer, Repository
 from insclr.errors import UserError
 from insclr.model.model_file import load_model
 

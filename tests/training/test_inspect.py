@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.seen_collection import NoBackbone
 from insclr.data.images import ImageList
 from insclr.methods.insclr import InsclrMethod
 from insclr.methods.method import RoundStart
@@ -15,7 +16,6 @@ from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.recipe import InsclrSettings
 from insclr.training.inspect import inspect_method
-from seen_collection import NoBackbone
 
 # Five images as directions in the plane, by their angle; the first two and the next two show one instance each.
 ANGLES = [0, 10, 21, 40, 90]

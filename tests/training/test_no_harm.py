@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trap_collections import TRAPS, write
 
+from helpers.trap_collections import TRAPS, write
 from insclr.data.labels import Labels, read_labels
+from insclr.describe.extract import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
-from insclr.retrieval.describe import describe_images
 from insclr.training.train import train
 
 TOLERATED = 0.3  # points of mAP

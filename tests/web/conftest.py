@@ -1,6 +1,5 @@
 """What the tests of the page share."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 # The describer and the pictures of the search tests serve the page's tests too.
-sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval"))
-from clients import client_of
-from drawn_store import make_store
 from fastapi.testclient import TestClient
 
+from helpers.clients import client_of
+from helpers.drawn_store import make_store
 from insclr.web.served import ServedStore
 
 if TYPE_CHECKING:
-    from browser import Page
     from selenium import webdriver
+
+    from helpers.browser import Page
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Serv
     """The address of a page with two stores, and the first of them. Its tests leave it as it was."""
     pytest.importorskip("uvicorn")
     pytest.importorskip("selenium")
-    from browser import served_page
+    from helpers.browser import served_page
 
     folder = tmp_path_factory.mktemp("served")
     after, before = make_store(folder, "After"), make_store(folder, "Before")
@@ -47,7 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Serv
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
     pytest.importorskip("selenium")
-    from browser import CHROMIUM, DRIVER, started_browser
+    from helpers.browser import CHROMIUM, DRIVER, started_browser
 
     if not (CHROMIUM and DRIVER):
         pytest.skip("chromium and chromium-driver are not installed")
@@ -57,7 +56,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chr
 
 @pytest.fixture
 def page(served: tuple[str, ServedStore], browser: "webdriver.Chrome") -> Iterator["Page"]:
-    from browser import Page
+    from helpers.browser import Page
 
     browser.get_log("browser")
     yield Page(browser, served[0])

@@ -6,10 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 pytest.importorskip("selenium")
-from browser import Page, things
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from helpers.browser import Page, things
 from insclr.web.served import ServedStore
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium")
-from browser import Page, served_page, things
-from histogram_describer import HistogramDescriber, draw_things
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from helpers.browser import Page, served_page, things
+from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.retrieval.index import index_images
-from insclr.retrieval.store import open_store
+from insclr.search.index import index_images
+from insclr.store import open_store
 from insclr.web.served import ServedStore
 
 ROOMS = ("Reading room", "Store B, shelf 3", "O'Neill's room")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium")
-from browser import Page, served_page
-from drawn_store import make_store
-from histogram_describer import draw
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
+from helpers.browser import Page, served_page
+from helpers.drawn_store import make_store
+from helpers.histogram_describer import draw
 from insclr.data.images import list_images
-from insclr.retrieval.index import index_images
+from insclr.search.index import index_images
 
 # 48 matches: 4 sure (the first is the query itself, the second has 3 copies), 6 maybe, the rest other.
 STUB = """

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("selenium")
 import httpx
-from browser import Page
 from selenium.webdriver.common.keys import Keys
 
+from helpers.browser import Page
 from insclr.web.served import ServedStore
 
 SCALE = "return new DOMMatrix(getComputedStyle(document.querySelector('#large')).transform).a"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from clients import client_of
-from drawn_store import make_store
-from running_server import free_port, running
 
+from helpers.clients import client_of
+from helpers.drawn_store import make_store
+from helpers.running_server import free_port, running
 from insclr.cli import main
 from insclr.errors import UserError
 from insclr.web.served import ServedStore

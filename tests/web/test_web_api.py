@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clients import client_of
-from drawn_store import make_store
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from helpers.clients import client_of
+from helpers.drawn_store import make_store
 from insclr.errors import UserError
-from insclr.retrieval.store import StoreUnavailable
+from insclr.store import StoreUnavailable
 from insclr.web.served import ServedStore
 from insclr.web.server import open_served, serve
 from insclr.web.settings import ServeSettings
@@ -333,10 +333,9 @@ def test_many_searches_at_once_give_the_same_answers(client: TestClient, collect
 def test_new_rows_show_up_without_a_restart(
     client: TestClient, collection: ServedStore, tmp_path: Path
 ) -> None:
-    from histogram_describer import draw
-
+    from helpers.histogram_describer import draw
     from insclr.data.images import list_images
-    from insclr.retrieval.index import index_images
+    from insclr.search.index import index_images
 
     client.post("/api/search", files=upload(GOOD))
     draw(tmp_path / "images" / "77" / "0.png", 77, 0)

@@ -4,7 +4,6 @@ import contextlib
 import io
 import logging
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -13,16 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from drawn_store import make_store
 from fastapi.testclient import TestClient
 from PIL import Image
-from running_server import Server, running
 
+from helpers.drawn_store import make_store
+from helpers.made_files import jpeg_bytes, photo, repeated_scans
+from helpers.running_server import Server, running
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-from made_files import jpeg_bytes, photo, repeated_scans
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("selenium")
-from browser import Page, things
 from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from helpers.browser import Page, things
 from insclr.web.served import ServedStore
 
 

@@ -5,10 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from drawn_store import make_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from helpers.drawn_store import make_store
 from insclr.web.server import create_app
 
 schemathesis = pytest.importorskip("schemathesis")

@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("selenium")
 pytest.importorskip("uvicorn")
-from browser import Page, served_page
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from helpers.browser import Page, served_page
 from insclr.data.images import list_images
+from insclr.describe.describer import ModelDescriber
 from insclr.jobs.train import train
-from insclr.retrieval.describer import ModelDescriber
-from insclr.retrieval.index import index_images
-from insclr.retrieval.store import open_store
+from insclr.search.index import index_images
+from insclr.store import open_store
 from insclr.web.served import ServedStore
 from insclr_demo import draw_collection
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import client_of
 from PIL import Image
 
+from helpers.clients import client_of
 from insclr.web.answers import picture_answer
 from insclr.web.originals import media_type, original_response
 from insclr.web.served import Refused, ServedStore

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from insclr.retrieval.said import answer
+from insclr.feedback.feedback import answer
 from insclr.web.decode_pool import DecodePool
 from insclr.web.learning import Learning
 from insclr.web.load import Numbers, Room

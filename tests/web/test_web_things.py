@@ -1,11 +1,11 @@
 """The API of things and of teaching: what people say is kept, shown, undone, and never believed blindly."""
 
 import pytest
-from clients import client_of
 from fastapi.testclient import TestClient
-from histogram_describer import HistogramDescriber
 
-from insclr.retrieval.said import read_said
+from helpers.clients import client_of
+from helpers.histogram_describer import HistogramDescriber
+from insclr.feedback.feedback import read_said
 from insclr.web.served import ServedStore
 
 BASE = "/api/stores/0"

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from clients import client_of
-from drawn_store import make_store
-from running_server import running
 
+from helpers.clients import client_of
+from helpers.drawn_store import make_store
+from helpers.running_server import running
 from insclr.web.served import ServedStore
 
 

@@ -1,24 +1,22 @@
 """The proof of a result: matched points over the API, for uploads, rows and boxes."""
 
 import io
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from histogram_describer import HistogramDescriber
 from PIL import Image
 
+from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
-from insclr.retrieval.index import index_images
-from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.store import open_store
+from insclr.search.index import index_images
+from insclr.search.local.kept import KeptParts
+from insclr.store import open_store
 from insclr.web.served import ServedStore
 
 pytest.importorskip("cv2")
-sys.path.insert(0, str(Path(__file__).parents[1] / "retrieval" / "local"))
-from blots import placed, textured
+from helpers.blots import placed, textured
 
 
 @pytest.fixture

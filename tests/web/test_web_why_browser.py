@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from running_server import free_port
 from test_web_why import collection  # noqa: F401  (a fixture)
 
+from helpers.running_server import free_port
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
 from insclr.web.settings import ServeSettings

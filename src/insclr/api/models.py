@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from insclr.data.given import Images, Picture, as_list, in_memory
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
+from insclr.describe.describer import ModelDescriber
+from insclr.describe.extract import descriptor_settings
 from insclr.engine.choose import require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.model.stored import find_model_file, with_weights
 from insclr.recipe import DescriptorRecipe
-from insclr.retrieval.describe import descriptor_settings
-from insclr.retrieval.describer import ModelDescriber
 
 if TYPE_CHECKING:
     from insclr.data.check import CheckReport

@@ -9,18 +9,18 @@ from insclr.data.cells import text_of_cell
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
 from insclr.data.table import read_table
+from insclr.describe.describer import ModelDescriber, describer_of
 from insclr.errors import UserError
-from insclr.retrieval.describer import ModelDescriber, describer_of
-from insclr.retrieval.index import IndexReport
-from insclr.retrieval.index_shards import index_shard
-from insclr.retrieval.local.extractor import open_extractor
-from insclr.retrieval.search import Match, Search, search_photos
-from insclr.retrieval.store import open_store
+from insclr.search.index import IndexReport
+from insclr.search.index_shards import index_shard
+from insclr.search.local.extractor import open_extractor
+from insclr.search.search import Match, Search, search_photos
 from insclr.shards import Shard, shard_of
+from insclr.store import open_store
 
 if TYPE_CHECKING:
-    from insclr.retrieval.score import Answer, ScoreCurve
-    from insclr.retrieval.store import Store
+    from insclr.search.score import Answer, ScoreCurve
+    from insclr.store import Store
 
 
 def index(
@@ -117,7 +117,7 @@ def duplicates(store: str | Path) -> list[list[str]]:
     >>> insclr.duplicates("STORE")
     []
     """
-    from insclr.retrieval.duplicates import duplicates as find_duplicates
+    from insclr.search.duplicates import duplicates as find_duplicates
 
     opened = open_store(store)
     try:
@@ -135,8 +135,8 @@ def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int =
     >>> len(groups[0]) >= 2
     True
     """
+    from insclr.feedback.cluster import cluster as find_clusters
     from insclr.report.cluster_sheets import write_clusters
-    from insclr.retrieval.cluster import cluster as find_clusters
 
     opened = open_store(store)
     try:
@@ -156,7 +156,7 @@ def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
     >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
     'Blue vase'
     """
-    from insclr.retrieval.names import import_names, named_rows
+    from insclr.feedback.names import import_names, named_rows
 
     opened = open_store(store)
     try:
@@ -178,7 +178,7 @@ def answers(
     >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
     []
     """
-    from insclr.retrieval.said import answer, closed, read_said
+    from insclr.feedback.feedback import answer, closed, read_said
 
     opened = open_store(store)
     try:
@@ -206,7 +206,7 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
     >>> insclr.calibrate("STORE", answers="pairs.csv").answers  # a CSV of one, other and same
     2
     """
-    from insclr.retrieval.score import answers_from_column, calibrate_from_answers
+    from insclr.search.score import answers_from_column, calibrate_from_answers
 
     if column and answers:
         raise UserError("Scores are calibrated by a column or by answers, not by both: leave one out.")
@@ -224,7 +224,7 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
 
 def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":
     """The answered pairs of a CSV; none without one."""
-    from insclr.retrieval.score import Answer
+    from insclr.search.score import Answer
 
     if file is None:
         return []

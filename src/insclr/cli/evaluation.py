@@ -80,7 +80,7 @@ def embed(
     require(model, device, engine)
     found_images = listed(images)
     from insclr.api import load
-    from insclr.retrieval.descriptor_shards import describe_shard_to_file
+    from insclr.describe.descriptor_shards import describe_shard_to_file
 
     found = load(model, weights=weights, size=size, fit=fit, scales=scales, device=device, engine=engine)
     typer.echo(describe_shard_to_file(found, found_images, out, found.descriptor, own))

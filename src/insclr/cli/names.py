@@ -27,8 +27,8 @@ class Export(StrEnum):
 @names_app.command("list")
 def list_names(store: StoreName) -> None:
     """Every thing with its photos, the largest first."""
-    from insclr.retrieval.store import open_store
-    from insclr.retrieval.things import gallery
+    from insclr.feedback.things import gallery
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:
@@ -50,8 +50,8 @@ def export_names(
     ] = Export.csv,
 ) -> None:
     """Write the names of photos, those that joined by their score among them."""
-    from insclr.retrieval import names
-    from insclr.retrieval.store import open_store
+    from insclr.feedback import names
+    from insclr.store import open_store
 
     write = {Export.csv: names.export_csv, Export.links: names.export_links, Export.xmp: names.export_xmp}[
         kind
@@ -73,8 +73,8 @@ def import_names(
     ],
 ) -> None:
     """Take over names: from folders, a CSV, or another store with all that was said in it."""
-    from insclr.retrieval import names
-    from insclr.retrieval.store import open_store
+    from insclr.feedback import names
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:
@@ -87,8 +87,8 @@ def import_names(
 def list_answers(store: StoreName) -> None:
     """What people said and what still holds, oldest first; contradictions at the end."""
     from insclr.data.cells import one_line
-    from insclr.retrieval.said import closed, describe_entry, read_said
-    from insclr.retrieval.store import open_store
+    from insclr.feedback.feedback import closed, describe_entry, read_said
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:
@@ -112,8 +112,8 @@ def undo_answer(
 ) -> None:
     """Take back what was said."""
     from insclr.data.cells import one_line
-    from insclr.retrieval.said import describe_entry, undo
-    from insclr.retrieval.store import open_store
+    from insclr.feedback.feedback import describe_entry, undo
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:
@@ -129,8 +129,8 @@ def proof(
     before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
 ) -> None:
     """How precise search is, by the judged results of the fair sample; the run's report then says it too."""
-    from insclr.report.proof import report_proof
-    from insclr.retrieval.store import open_store
+    from insclr.report.proof_section import report_proof
+    from insclr.store import open_store
 
     stores = [open_store(one) for one in (store, before) if one]
     titles = ("Now", "Before")[: len(stores)]

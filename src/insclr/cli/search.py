@@ -23,7 +23,7 @@ from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
     from insclr.data.decode import Box
-    from insclr.retrieval.watch import Watcher
+    from insclr.search.watch import Watcher
 
 StoreName = Annotated[str, typer.Argument(help="A store's folder, or a Milvus address.", metavar="STORE")]
 OwnModel = Annotated[str, typer.Option("--model", help="The store's model, where it has moved.")]
@@ -105,7 +105,7 @@ def watch(
     """Index photos as they arrive in a folder, until Ctrl-C."""
     from insclr.data.cells import one_line
     from insclr.errors import UserError
-    from insclr.retrieval.watch import watch as keep_watching
+    from insclr.search.watch import watch as keep_watching
 
     watcher, known = _watcher(folder, store, with_weights(model, weights), device, engine)
     typer.echo(one_line(f"watching {folder}: {known} photos in the store (Ctrl-C stops it)"))
@@ -131,10 +131,10 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
     there = "://" in store or Path(store).exists()
     if not there and not model:
         raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
+    from insclr.describe.describer import ModelDescriber, describer_of
     from insclr.engine.opened import open_model
-    from insclr.retrieval.describer import ModelDescriber, describer_of
-    from insclr.retrieval.store import open_store
-    from insclr.retrieval.watch import Watcher
+    from insclr.search.watch import Watcher
+    from insclr.store import open_store
 
     if there:
         opened = open_store(store)
@@ -170,7 +170,7 @@ def search(
 ) -> None:
     """Find every photo of the thing in a photo."""
     from insclr.data.given import is_single
-    from insclr.retrieval.search import Search, search_files
+    from insclr.search.search import Search, search_files
 
     ranking = "regions" if regions else ranking
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
@@ -189,8 +189,8 @@ def duplicates(
 ) -> None:
     """Groups of near-identical photos."""
     from insclr.data.cells import one_line
-    from insclr.retrieval.duplicates import duplicates as find_duplicates
-    from insclr.retrieval.store import open_store
+    from insclr.search.duplicates import duplicates as find_duplicates
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:
@@ -210,9 +210,9 @@ def cluster(
     min_size: Annotated[int, typer.Option(help="Smallest group.")] = 2,
 ) -> None:
     """Group the photos of the same thing: a CSV, and contact sheets as HTML pages."""
+    from insclr.feedback.cluster import cluster as find_clusters
     from insclr.report.cluster_sheets import write_clusters
-    from insclr.retrieval.cluster import cluster as find_clusters
-    from insclr.retrieval.store import open_store
+    from insclr.store import open_store
 
     opened = open_store(store)
     try:

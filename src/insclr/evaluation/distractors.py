@@ -8,8 +8,8 @@ import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.images import ImageList, list_images
+from insclr.describe.descriptor_file import descriptor_blocks
 from insclr.errors import UserError
-from insclr.retrieval.descriptor_file import descriptor_blocks
 
 _ROWS = 2**16  # descriptors of a file held at once: 128 MiB of 512 numbers
 _VALUES = 2**24  # scores held at once

@@ -10,10 +10,10 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
+from insclr.describe.extract import describe_images
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing
 from insclr.files import whole_file
-from insclr.retrieval.describe import describe_images
 from insclr.shards import Shard, left_to_do
 
 _PART = 2048  # images of one file: what a kill can cost

@@ -9,16 +9,16 @@ from insclr.arrays import Descriptors
 from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
+from insclr.describe.describer import ModelDescriber
+from insclr.describe.view_features import FeatureDescriber, only_last_layer
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
 from insclr.model.model_file import Model, resolve_model
 from insclr.report.run_report import write_report
-from insclr.retrieval.describer import ModelDescriber
-from insclr.retrieval.index import index_images
-from insclr.retrieval.store import open_store
-from insclr.retrieval.view_features import FeatureDescriber, only_last_layer
 from insclr.run_folder import note_measured
+from insclr.search.index import index_images
+from insclr.store import open_store
 from insclr_demo import draw_collection
 
 Say = Callable[[str], None]

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
+from insclr.describe.describer import ModelDescriber
+from insclr.describe.view_features import FeatureDescriber, only_last_layer
 from insclr.engine.choose import require_engine
 from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.jobs.train import train
-from insclr.retrieval.describer import ModelDescriber
-from insclr.retrieval.index import IndexReport, index_images
-from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
-from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.store import Store, open_store
-from insclr.retrieval.view_features import FeatureDescriber, only_last_layer
 from insclr.run_folder import kept_answers
+from insclr.search.index import IndexReport, index_images
+from insclr.search.local.extractor import Extractor, has_local_features, kept_extractor
+from insclr.search.local.kept import KeptParts
+from insclr.store import Store, open_store
 
 _FEATURES = "features"  # a note of the store
 

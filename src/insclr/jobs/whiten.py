@@ -9,11 +9,11 @@ from torch import nn
 from insclr.data.images import ImageList
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
+from insclr.describe.extract import describe_with
 from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
-from insclr.retrieval.describe import describe_with
 
 
 def whiten_model(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from insclr.data.cells import safe_cell
 from insclr.errors import UserError
+from insclr.feedback.cluster import Cluster
 from insclr.files import whole_folder
 from insclr.progress import progress_bar
 from insclr.report.page import write_page
 from insclr.report.thumbnails import Thumbnails, Tile
-from insclr.retrieval.cluster import Cluster
-from insclr.retrieval.store import Store
+from insclr.store import Store
 
 _TABLE, _SHEETS = "clusters.csv", "sheets"
 _PER_SHEET = 400  # photos on a page: about 2 MB

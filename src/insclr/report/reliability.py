@@ -7,7 +7,7 @@ from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.results import LabelResult
 from insclr.report.charts import Mark, Series, line_chart
 from insclr.report.page import write_page
-from insclr.retrieval.score import LINE, SURE
+from insclr.search.score import LINE, SURE
 
 
 def reliability_chart(title: str, measured: Calibration, answered: Calibration | None = None) -> str:

@@ -14,6 +14,7 @@ from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
+from insclr.feedback.asking import taught_images
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
@@ -24,7 +25,6 @@ from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
-from insclr.retrieval.asking import taught_images
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory

@@ -6,12 +6,12 @@ from pathlib import Path
 from insclr.data.images import ImageList
 from insclr.engine.choose import require_engine
 from insclr.errors import UserError
+from insclr.feedback.asking import require_said
 from insclr.methods import create_method
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model
 from insclr.ranks import joined
 from insclr.recipe import Recipe
-from insclr.retrieval.asking import require_said
 from insclr.run_folder import RunFolder
 from insclr.training.fit import fit_to_collection
 from insclr.training.request import (

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from insclr.data.formats import split_frame
-from insclr.retrieval.search import Match
-from insclr.retrieval.store import Row
+from insclr.search.search import Match
+from insclr.store import Row
 
 
 class Problem(BaseModel):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from insclr.errors import UserError
-from insclr.retrieval.store import is_milvus
+from insclr.store import is_milvus
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import threading
 
-from insclr.retrieval.proof import ENOUGH
-from insclr.retrieval.store import is_milvus
+from insclr.feedback.proof import ENOUGH
+from insclr.store import is_milvus
 from insclr.web.served import Served
 
 _log = logging.getLogger(__name__)

@@ -12,18 +12,18 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.data.formats import on_disk
+from insclr.describe.describer import Describer
+from insclr.feedback.feedback_cache import SaidState
+from insclr.feedback.proof import FirstResults
 from insclr.files import is_there, whole_file
-from insclr.retrieval.columns import Column, columns_of
-from insclr.retrieval.describer import Describer
-from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
-from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.kept import KeptParts
-from insclr.retrieval.proof import FirstResults
-from insclr.retrieval.score import score_curve_of
-from insclr.retrieval.store import Row, Store
+from insclr.search.columns import Column, columns_of
+from insclr.search.local.extractor import Extractor, read_features, store_extractor
+from insclr.search.local.features import LocalFeatures
+from insclr.search.local.kept import KeptParts
+from insclr.search.score import score_curve_of
+from insclr.store import Row, Store
 from insclr.web.decode_pool import DecodePool
 from insclr.web.load import Numbers, Room
-from insclr.web.said_state import SaidState
 from insclr.web.settings import ServeSettings
 
 _log = logging.getLogger(__name__)

@@ -86,8 +86,8 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
 def _answer_requests(app: "FastAPI") -> None:
     """The API."""
     from insclr.web.api import api
-    from insclr.web.teach import teach_api
-    from insclr.web.things import things_api
+    from insclr.web.teach_api import teach_api
+    from insclr.web.things_api import things_api
     from insclr.web.why import why_api
 
     for router in (api, why_api, things_api, teach_api):
@@ -152,7 +152,7 @@ def _explain_errors(app: "FastAPI") -> None:
     from fastapi import Request
     from fastapi.responses import JSONResponse
 
-    from insclr.retrieval.store import StoreUnavailable
+    from insclr.store import StoreUnavailable
     from insclr.web.decode_pool import ClientGone
     from insclr.web.request_checks import RETRY
     from insclr.web.served import Refused
@@ -179,8 +179,8 @@ def open_served(
     uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto", engine: str = "auto"
 ) -> list["ServedStore"]:
     """Open one store, or two: the first is shown as "after", the second as "before"."""
-    from insclr.retrieval.describer import describer_of
-    from insclr.retrieval.store import open_store
+    from insclr.describe.describer import describer_of
+    from insclr.store import open_store
     from insclr.web.served import ServedStore
 
     if not 1 <= len(uris) <= 2:

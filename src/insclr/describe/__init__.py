@@ -1,0 +1,1 @@
+"""The describing pipeline: from image files to features and descriptors."""

@@ -1,0 +1,1 @@
+"""Feedback: names, answers and corrections that people give, and the groups and questions made of them."""

@@ -1,1 +1,0 @@
-"""Descriptors to answers: extraction, stores, search, re-ranking."""

@@ -1,0 +1,1 @@
+"""Search: from query descriptors to scored matches; re-ranking, regions, local evidence, the index command."""

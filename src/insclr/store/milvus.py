@@ -1,0 +1,347 @@
+"""The cluster store: the same rows in a Milvus server, reached by its address."""
+
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from insclr.arrays import Descriptors, Ids
+from insclr.errors import UserError
+from insclr.store.journal import Entry, parse_entry
+from insclr.store.milvus_filter import contains_text, to_expression
+from insclr.store.milvus_regions import MilvusRegions
+from insclr.store.milvus_server import HALF_MADE, UNUSED, Fields, MilvusServer
+from insclr.store.rows import (
+    IndexedImage,
+    NearestRegions,
+    Neighbours,
+    Regions,
+    Row,
+    StoreInfo,
+    check_descriptors,
+)
+from insclr.store.where import Condition, number_of
+
+_log = logging.getLogger(__name__)
+
+_ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
+_PATH_BYTES, _COLUMNS_BYTES = 4096, 65_000  # what Milvus holds in one field
+_COLUMN = "column:"  # notes with this beginning are the names of columns
+_ENTRIES = 1000  # of the journal in one message: each may have 60 kB
+_CONTAINS_FROM = (2, 4)  # Milvus versions that look for a text inside of values
+_SEALED_FROM = 10_000  # rows written: fewer are left to Milvus, which seals segments by itself
+
+
+class MilvusStore:
+    """Rows in the collection named by the address (`http://host:19530/NAME`, NAME is `insclr` when left out).
+
+    The id of a row is made from its path, so writing a row twice, or from two machines, leaves one row. Several
+    processes may write at once: nothing that is written depends on what was read before.
+    """
+
+    def __init__(self, uri: str, server: MilvusServer | None = None) -> None:
+        """Open an existing store; UserError when the server or the collection cannot be reached."""
+        self.uri = uri
+        self._server = server = server or MilvusServer(uri)
+        self._name = server.name
+        self._written = 0
+        try:
+            self.info = self._opened()
+        except BaseException:
+            server.close()
+            raise
+        self._columns: set[str] = set()  # names that this process has written
+        self._regions = MilvusRegions(server, f"{self._name}_regions", self.info.dim)
+        self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+        self.parts = self.cache / "parts.sqlite"
+
+    @classmethod
+    def create(cls, uri: str, info: StoreInfo) -> "MilvusStore":
+        """Open the store at `uri`, making its collections first, or what a killed process left out of them."""
+        server = MilvusServer(uri)
+        if server.has(server.name):
+            _refuse_others(server)
+        server.create(server.name, _row_fields(info.dim), info.to_json())
+        server.create(f"{server.name}_notes", _note_fields())
+        if not server.describe(server.name)[0] and not list(
+            server.get(f"{server.name}_notes", ["info"], ["name"])
+        ):
+            server.upsert(f"{server.name}_notes", [_text("info", info.to_json())])
+        return cls(uri, server)
+
+    def _opened(self) -> StoreInfo:
+        """Have the server hold the rows and notes ready, and say what the store is about."""
+        server, uri = self._server, self.uri
+        if not server.has(self._name):
+            raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
+        _refuse_others(server)
+        if not server.has(self._notes):
+            raise UserError(HALF_MADE.format(uri=uri))
+        server.load(self._name)
+        server.load(self._notes)
+        # Milvus Lite keeps no descriptions, and stores of older versions have none.
+        found = server.describe(self._name)[0] or self.note("info")
+        if found is None:
+            raise UserError(HALF_MADE.format(uri=uri))
+        try:
+            return StoreInfo.from_json(found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(uri, error) from error
+
+    @property
+    def _notes(self) -> str:
+        return f"{self._name}_notes"
+
+    @property
+    def _journal(self) -> str:
+        return f"{self._name}_journal"
+
+    def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing to hold: writes of the same row are the same write, from wherever they come."""
+        return nullcontext()
+
+    def upsert(
+        self,
+        images: Sequence[IndexedImage],
+        descriptors: Descriptors,
+        regions: Sequence[Regions] | None = None,
+    ) -> None:
+        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
+        descriptors = check_descriptors(descriptors, len(images), self.info.dim)
+        rows = [
+            _entity(one) | {"vector": descriptor} for one, descriptor in zip(images, descriptors, strict=True)
+        ]
+        # Regions first: a run that is killed in between leaves the rows as they were, and the next run writes both.
+        self._regions.replace(rows, regions)
+        self._server.upsert(self._name, rows)
+        self._written += len(rows)
+        self._changed({name for one in images for name in one.columns})
+
+    def update(self, images: Sequence[IndexedImage]) -> None:
+        """Change everything but the descriptor of rows that exist."""
+        existing = {row.id for row in self.rows([id_of(one.path) for one in images])}
+        images = [one for one in images if id_of(one.path) in existing]
+        if images:
+            ids = [id_of(one.path) for one in images]
+            self.upsert(images, self.descriptors(ids), self.regions(ids))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove the rows of these paths; paths that have none are ignored."""
+        ids = [id_of(path) for path in paths]
+        self._regions.delete(ids)
+        self._server.delete(self._name, ids)
+        self._changed(set())
+
+    def rows_by_path(self) -> dict[str, Row]:
+        """Every row by its path."""
+        found = map(_row, self._server.every(self._name, "id", _ROW_FIELDS))
+        return {row.image.path: row for row in found}
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids in this order; ids that are gone are left out."""
+        found = {row.id: row for row in map(_row, self._get(ids, _ROW_FIELDS))}
+        return [found[int(one)] for one in ids if int(one) in found]
+
+    def ids(self) -> Ids:
+        """Every id, ascending."""
+        found = self._server.every(self._name, "id", ["id"])
+        return np.array([row["id"] for row in found], dtype=np.int64)
+
+    def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
+        """The descriptors of these ids in this order; KeyError when one is gone."""
+        found = {row["id"]: row["vector"] for row in self._get(ids, ["id", "vector"])}
+        return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
+
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._server.count(self._name)
+
+    def columns(self) -> list[str]:
+        """The names of the user's own columns, sorted."""
+        older = json.loads(self.note("columns") or "[]")
+        notes = self._server.every(self._notes, "name", ["name", "text"], _ENTRIES)
+        return sorted({*older, *(str(note["text"]) for note in notes if note["name"].startswith(_COLUMN))})
+
+    def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
+        """The `top` nearest rows of every query, among those that meet `where`; Milvus gives at most 16,384."""
+        ids = np.full((len(queries), top), -1, dtype=np.int64)
+        similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
+        found = self._server.search(self._name, queries, top, self._expression(where), [])
+        for place, hits in enumerate(found):
+            ids[place, : len(hits)] = [hit["id"] for hit in hits]
+            similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
+        return Neighbours(ids, similarities)
+
+    def has_regions(self) -> bool:
+        """Whether any row has regions."""
+        return self._regions.there()
+
+    def region_ids(self) -> Ids:
+        """The ids of the rows that have regions, ascending."""
+        return self._regions.ids()
+
+    def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
+        """The regions of these ids in this order; empty for a row that has none."""
+        return self._regions.of(ids)
+
+    def search_regions(
+        self, queries: Descriptors, top: int, where: Condition | None = None
+    ) -> NearestRegions:
+        """The `top` nearest regions of every query, among those of rows that meet `where`."""
+        return self._regions.search(queries, top, self._expression(where))
+
+    def note(self, name: str) -> str | None:
+        """A text kept with the rows."""
+        found = list(self._server.get(self._notes, [name], ["text"]))
+        return str(found[0]["text"]) if found else None
+
+    def set_note(self, name: str, text: str) -> None:
+        """Keep a text under this name."""
+        self._server.upsert(self._notes, [_text(name, text)])
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries to the journal; one that it holds already is written as it was."""
+        self._server.create(self._journal, _note_fields())
+        # One message holds them all where people write; only a copied journal is longer.
+        self._server.upsert(self._journal, [_text(one.id, one.text()) for one in entries])
+
+    def journal(self) -> list[Entry]:
+        """What people said, in the order of time."""
+        if not self._server.has(self._journal):
+            return []
+        self._server.load(self._journal)
+        found = self._server.every(self._journal, "name", ["name", "text"], _ENTRIES)
+        try:
+            return sorted(parse_entry(row["name"], row["text"]) for row in found)
+        except ValueError as error:
+            raise _damaged(self.uri, error) from error
+
+    def version(self) -> str:
+        """Changes whenever the rows change."""
+        return self.note("version") or "0"
+
+    def settle(self) -> None:
+        """After 10,000 rows or more: have Milvus index them, and wait for it, at most 15 minutes.
+
+        Until then it searches them by a coarse index of its own, which misses neighbours.
+        """
+        if self._written >= _SEALED_FROM:
+            for collection in (self._name, *([self._regions.name] if self._regions.there() else [])):
+                if not self._server.settle(collection):
+                    _log.warning(
+                        "Milvus at %s is still indexing: searches miss some photos until then", self.uri
+                    )
+            self._written = 0
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._server.close()
+
+    def _expression(self, where: Condition | None) -> str:
+        if where is not None and contains_text(where) and self._server.version < _CONTAINS_FROM:
+            raise UserError(
+                f"`contains` needs Milvus 2.4 or newer, {self.uri} is older: compare with = instead"
+            )
+        return "" if where is None else to_expression(where)
+
+    def _changed(self, columns: set[str]) -> None:
+        # Random, and a note for each column: what two processes write at once must not undo each other.
+        notes = [_text("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
+        notes += [_text(_column_note(name), name) for name in sorted(columns - self._columns)]
+        self._server.upsert(self._notes, notes)
+        self._columns |= columns
+
+    def _get(self, ids: Sequence[int] | Ids, fields: list[str]) -> Iterator[dict[str, Any]]:
+        return self._server.get(self._name, [int(one) for one in ids], fields)
+
+
+def id_of(path: str) -> int:
+    """The id of the row of a path: 63 bits of a hash (a clash among ten million paths: 1 in 180,000)."""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _column_note(column: str) -> str:
+    return _COLUMN + hashlib.blake2b(column.encode(), digest_size=16).hexdigest()
+
+
+def _entity(image: IndexedImage) -> dict[str, Any]:
+    if len(image.path.encode()) > _PATH_BYTES:
+        raise UserError(
+            f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {image.path[:80]}..."
+        )
+    if len(json.dumps(dict(image.columns)).encode()) > _COLUMNS_BYTES:
+        raise UserError(
+            f"{image.path}: columns longer than {_COLUMNS_BYTES} bytes, which Milvus cannot hold: shorten them"
+        )
+    numbers = {
+        name: number for name, text in image.columns.items() if (number := number_of(text)) is not None
+    }
+    return {
+        "id": id_of(image.path),
+        "path": image.path,
+        "hash": image.hash,
+        "size": image.size,
+        "mtime": image.mtime,
+        "columns": dict(image.columns),
+        "numbers": numbers,
+    }
+
+
+def _row(entity: Mapping[str, Any]) -> Row:
+    columns = entity["columns"]
+    image = IndexedImage(
+        entity["path"],
+        entity["hash"],
+        int(entity["size"]),
+        int(entity["mtime"]),
+        json.loads(columns) if isinstance(columns, str) else columns,
+    )
+    return Row(int(entity["id"]), image)
+
+
+def _text(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
+
+
+def _damaged(uri: str, error: Exception) -> UserError:
+    return UserError(f"the store at {uri} is damaged ({error}): index into a new one, under another name")
+
+
+def _refuse_others(server: MilvusServer) -> None:
+    """Raise UserError when the collection of this name was made by another program."""
+    if not set(_ROW_FIELDS) <= server.describe(server.name)[1]:
+        raise UserError(
+            f"the collection {server.name} at {server.uri} is not a store of insclr: give another name in the address"
+        )
+
+
+def _row_fields(dim: int) -> Fields:
+    from pymilvus import DataType
+
+    return {
+        "id": {"datatype": DataType.INT64, "is_primary": True},
+        "path": {"datatype": DataType.VARCHAR, "max_length": _PATH_BYTES},
+        "hash": {"datatype": DataType.VARCHAR, "max_length": 128},
+        "size": {"datatype": DataType.INT64},
+        "mtime": {"datatype": DataType.INT64},
+        "columns": {"datatype": DataType.JSON},
+        "numbers": {"datatype": DataType.JSON},
+        "vector": {"datatype": DataType.FLOAT_VECTOR, "dim": dim},
+    }
+
+
+def _note_fields() -> Fields:
+    from pymilvus import DataType
+
+    return {
+        "name": {"datatype": DataType.VARCHAR, "is_primary": True, "max_length": 64},
+        "text": {"datatype": DataType.VARCHAR, "max_length": 65535},
+        UNUSED: {"datatype": DataType.FLOAT_VECTOR, "dim": 2},
+    }

@@ -1,0 +1,113 @@
+"""The nearest rows of a whole store: its segments and the rows that are in none of them yet, searched as one."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.store.rows import Neighbours
+from insclr.store.segment import RESCORED, Flags, Segment, faiss
+
+_FEW_QUERIES = 8
+_FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest rows each
+_THREADS: int = faiss.omp_get_max_threads()
+
+
+class Part(NamedTuple):
+    """A segment, the ids of its rows, and which of them still stand for their image."""
+
+    segment: Segment
+    ids: Ids  # (rows,) ascending
+    alive: Flags | None = None  # None: all
+
+
+class NearestRows:
+    """The rows of several parts, searched by cosine."""
+
+    def __init__(self, parts: Sequence[Part], dim: int) -> None:
+        self._parts = [part for part in parts if len(part.segment)]
+        self._dim = dim
+        places = [_alive_places(part) for part in self._parts]
+        ids = [part.ids[alive] for part, alive in zip(self._parts, places, strict=True)]
+        joined = np.concatenate([np.zeros(0, np.int64), *ids])
+        order = np.argsort(joined, kind="stable")
+        self.ids: Ids = joined[order]  # (rows,) ascending
+        owner = np.repeat(np.arange(len(ids), dtype=np.int32), [len(one) for one in ids])
+        self._owner = owner[order]  # the part of each row
+        self._place = np.concatenate([np.zeros(0, np.int64), *places])[order]  # and its place there
+
+    def positions(self, ids: Ids) -> Ids:
+        """Where these ids stand in `ids`; KeyError when one is not there."""
+        if not len(self.ids):
+            if len(ids):
+                raise KeyError(int(ids[0]))
+            return ids
+        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        gone = self.ids[found] != ids
+        if gone.any():
+            raise KeyError(int(ids[gone][0]))
+        return found
+
+    def descriptors(self, ids: Ids) -> Descriptors:
+        """The descriptors of these ids in this order."""
+        found = self.positions(ids)
+        owner, place = self._owner[found], self._place[found]
+        rows = np.empty((len(ids), self._dim), np.float32)
+        for number, part in enumerate(self._parts):
+            own = owner == number
+            rows[own] = part.segment.rows[place[own]]
+        return rows
+
+    def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> Neighbours:
+        """The `top` nearest rows of each query, among the `allowed` ones (one flag for each of `ids`)."""
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        rescored = max(_FEWEST_RESCORED, min(RESCORED, 2 * RESCORED // max(1, len(self._parts))))
+
+        def search_part(number: int) -> tuple[Scores, Ids]:
+            part = self._parts[number]
+            flags = part.alive if allowed is None else self._flags(number, allowed)
+            near, places = part.segment.search(queries, top, flags, rescored)
+            return near, np.where(places < 0, -1, part.ids[places])  # -1: a query that is no number
+
+        numbers = range(len(self._parts))
+        if len(queries) <= _FEW_QUERIES:
+            # One query is one thread's work in faiss, a team would only wait (the setting is per thread).
+            faiss.omp_set_num_threads(1)
+            several = _THREADS > 1 and len(self._parts) > 1
+            found = list((_searchers().map if several else map)(search_part, numbers))
+        else:
+            faiss.omp_set_num_threads(_THREADS)
+            found = [search_part(number) for number in numbers]
+        return _merged(found, len(queries), top)
+
+    def _flags(self, number: int, allowed: Flags) -> Flags:
+        """Which rows of a part are alive and allowed."""
+        flags = np.zeros(len(self._parts[number].segment), np.bool_)
+        own = self._owner == number
+        flags[self._place[own]] = allowed[own]
+        return flags
+
+
+def _alive_places(part: Part) -> Ids:
+    return np.arange(len(part.ids)) if part.alive is None else np.flatnonzero(part.alive)
+
+
+def _merged(found: list[tuple[Scores, Ids]], queries: int, top: int) -> Neighbours:
+    none = np.full((queries, top), -1.0, np.float32), np.full((queries, top), -1, np.int64)
+    similarities = np.concatenate([*(near for near, _ in found), none[0]], axis=1)
+    ids = np.concatenate([*(places for _, places in found), none[1]], axis=1)
+    # What is missing comes last, even after a similarity of -1.
+    order = np.argsort(np.where(ids < 0, np.inf, -similarities), axis=1, kind="stable")[:, :top]
+    return Neighbours(np.take_along_axis(ids, order, 1), np.take_along_axis(similarities, order, 1))
+
+
+@cache
+def _searchers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "search", initializer=faiss.omp_set_num_threads, initargs=(1,))
+
+
+os.register_at_fork(after_in_child=_searchers.cache_clear)  # threads do not survive a fork

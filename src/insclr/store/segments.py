@@ -1,0 +1,263 @@
+"""The segments of a local store: its rows in files that are mapped when the store is opened, and never built twice.
+
+The database stays the truth. A segment is a folder that never changes; the database has the list of them and a log of
+the rows that were deleted or described anew since. Rows that are in no segment (the tail) are read from the database
+and scanned exactly; once there are many of them they become a segment. So adding rows builds nothing large again, and
+after a crash there are at worst a few rows more in the tail.
+"""
+
+import json
+import logging
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from insclr.arrays import Ids
+from insclr.errors import UserError
+from insclr.files import whole_folder
+from insclr.lock import only_writer
+from insclr.store import segment as segment_module
+from insclr.store.nearest import NearestRows, Part
+from insclr.store.segment import Halves, Segment, in_memory, open_segment, write_segment
+
+_log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS outdated (change INTEGER PRIMARY KEY AUTOINCREMENT, picture INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS outdated_deleted AFTER DELETE ON pictures
+    BEGIN INSERT INTO outdated (picture) VALUES (OLD.id); END;
+CREATE TRIGGER IF NOT EXISTS outdated_changed AFTER UPDATE OF vector ON pictures
+    BEGIN INSERT INTO outdated (picture) VALUES (OLD.id); END;
+"""
+SEGMENT_ROWS = 131_072  # at most: what is packed at once, in memory
+_NOTE = "segments"
+
+Run = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    name: str
+    change: int  # the last one that it takes into account
+
+
+@dataclass(frozen=True)
+class _List:
+    """The segments as the database names them."""
+
+    last: int = 0  # rows of a higher id are in none of them
+    segments: tuple[_Kept, ...] = ()
+
+    @property
+    def first_change(self) -> int:
+        """Changes up to this one are in all segments."""
+        return min((one.change for one in self.segments), default=0)
+
+
+class Segments:
+    """What of a store's rows is searched: opened segments and the tail."""
+
+    def __init__(self, folder: Path, dim: int, run: Run) -> None:
+        """`run` executes a statement on the database, each in a transaction of its own."""
+        self._folder = folder
+        self._dim = dim
+        self._run = run
+        self._open: dict[str, tuple[Segment, Ids]] = {}
+
+    def load(self) -> NearestRows:
+        """Everything as it is now, packed first where the tail has grown long; ValueError for damaged rows."""
+        if not self._has_log():
+            ids, halves = self._rows("WHERE id > ? ORDER BY id", [0])
+            return NearestRows([Part(in_memory(halves), ids)], self._dim)
+        parts, ids, halves, due = self._current()
+        if due:
+            self.pack()
+            listed, parts = self._parts()
+            ids, halves = self._tail(listed, parts)
+        return NearestRows([*parts, Part(in_memory(halves), ids)], self._dim)
+
+    def pack(self) -> None:
+        """Move the tail into segments where it has grown long, if that is possible just now.
+
+        What a pack that was killed has left is removed.
+        """
+        if not self._has_log() or not (self._current()[-1] or self._left_over(self._list())):
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with only_writer(self._folder / "writer.lock", 0.0):
+                while self._pack():
+                    pass
+                self._clear(self._list())
+        except UserError:
+            pass  # another process is at it
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): searching stays slower", self._folder, error)
+
+    def _has_log(self) -> bool:
+        """Whether changes are logged: not in a store of an earlier version, until `insclr index` writes to it."""
+        return bool(self._run("SELECT 1 FROM sqlite_master WHERE name = 'outdated'", []))
+
+    def _current(self) -> tuple[list[Part], Ids, Halves, bool]:
+        """The segments and the tail, or its beginning where it is long; and whether packing is due."""
+        listed, parts = self._parts()
+        ids, halves = self._tail(listed, parts, segment_module.EXACT_UP_TO + 1)
+        return parts, ids, halves, len(ids) > segment_module.EXACT_UP_TO or _sparse(parts)
+
+    def _parts(self) -> tuple[_List, list[Part]]:
+        """The list of segments, and they themselves opened; none where one of them is gone or damaged."""
+        listed = self._list()
+        if self._described_anew(listed) > SEGMENT_ROWS:
+            listed = _List()  # more than is packed at once: begin again
+        for attempt in range(3):
+            try:
+                opened = {one.name: self._opened(one.name) for one in listed.segments}
+            except (OSError, ValueError) as error:
+                again = self._list()
+                if again == listed or attempt == 2:
+                    _log.warning("the segments of the store are made again (%s)", error)
+                    return _List(), []
+                listed = again  # another process has packed them meanwhile
+                continue
+            self._open = opened
+            break
+        changes = self._changes(listed)
+        return listed, [
+            _part(*opened[one.name], changes[changes[:, 0] > one.change, 1]) for one in listed.segments
+        ]
+
+    def _opened(self, name: str) -> tuple[Segment, Ids]:
+        if name not in self._open:
+            ids = np.load(self._folder / name / "ids.npy")
+            segment = open_segment(self._folder / name, self._dim)
+            if ids.shape != (len(segment),):
+                raise ValueError(f"{name} is damaged")
+            self._open[name] = segment, ids
+        return self._open[name]
+
+    def _tail(self, listed: _List, parts: list[Part], limit: int = -1) -> tuple[Ids, Halves]:
+        """The rows that are alive in no segment; of the new ones among them `limit`, the oldest."""
+        # Not np.unique: its first call loads numpy.ma, 25 ms of every search from the shell.
+        changed = np.array(sorted(set(self._changes(listed)[:, 1].tolist())), dtype=np.int64)
+        changed = changed[changed <= listed.last]
+        for part in parts:
+            alive = part.ids if part.alive is None else part.ids[part.alive]
+            changed = changed[~np.isin(changed, alive)]
+        found = [
+            self._rows(f"WHERE id IN ({','.join('?' * len(some))}) ORDER BY id", some)
+            for some in (changed[start : start + 500].tolist() for start in range(0, len(changed), 500))
+        ]
+        found.append(self._rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit]))
+        return np.concatenate([ids for ids, _ in found]), np.concatenate([halves for _, halves in found])
+
+    def _pack(self) -> bool:
+        """Write one more segment; False when there is nothing left to do."""
+        change = self._last_change()  # read before the rows: what changes meanwhile is outdated at once
+        listed, parts = self._parts()
+        ids, halves = self._tail(listed, parts, SEGMENT_ROWS)
+        if len(ids) <= segment_module.EXACT_UP_TO and not _sparse(parts):
+            return False
+        absorbed = _absorbed(parts, len(ids))
+        last = max(listed.last, int(ids[-1]) if len(ids) else 0)
+        places = [_alive(parts[number]) for number in absorbed]
+        ids = np.concatenate(
+            [ids, *(parts[number].ids[own] for number, own in zip(absorbed, places, strict=True))]
+        )
+        rows = [parts[number].segment.rows[own] for number, own in zip(absorbed, places, strict=True)]
+        halves = np.concatenate([halves, *rows])
+        kept = [one for number, one in enumerate(listed.segments) if number not in absorbed]
+        if len(ids):
+            kept.append(_Kept(self._write(ids, halves), change))
+        self._keep(_List(last, tuple(kept)))
+        return True
+
+    def _write(self, ids: Ids, halves: Halves) -> str:
+        name = uuid.uuid4().hex
+        order = np.argsort(ids)
+        with whole_folder(self._folder / name) as scratch:
+            np.save(scratch / "ids.npy", ids[order])
+            write_segment(scratch, halves[order])
+        return name
+
+    def _keep(self, listed: _List) -> None:
+        """Make this the list, and forget what only earlier ones needed."""
+        self._run("INSERT OR REPLACE INTO notes VALUES (?, ?)", [_NOTE, json.dumps(asdict(listed))])
+        self._run("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
+        self._clear(listed)
+
+    def _left_over(self, listed: _List) -> list[Path]:
+        """The folders that the list does not name."""
+        names = {one.name for one in listed.segments}
+        there = self._folder.iterdir() if self._folder.exists() else ()
+        return [folder for folder in there if folder.is_dir() and folder.name not in names]
+
+    def _clear(self, listed: _List) -> None:
+        for folder in self._left_over(listed):
+            shutil.rmtree(folder, ignore_errors=True)  # who has it open keeps its content
+
+    def _list(self) -> _List:
+        found = self._run("SELECT text FROM notes WHERE name = ?", [_NOTE])
+        try:
+            values = json.loads(found[0][0] if found else '{"last": 0, "segments": []}')
+            return _List(int(values["last"]), tuple(_Kept(**one) for one in values["segments"]))
+        except (ValueError, TypeError, KeyError) as error:
+            _log.warning("the segments of the store are made again (%s)", error)
+            return _List()
+
+    def _described_anew(self, listed: _List) -> int:
+        found = self._run(
+            "SELECT count(*) FROM pictures WHERE id IN "
+            "(SELECT picture FROM outdated WHERE change > ? AND picture <= ?)",
+            [listed.first_change, listed.last],
+        )
+        return int(found[0][0])
+
+    def _last_change(self) -> int:
+        found = self._run("SELECT seq FROM sqlite_sequence WHERE name = 'outdated'", [])
+        return int(found[0][0]) if found else 0
+
+    def _changes(self, listed: _List) -> Ids:
+        """Changes that not all segments know of, (changes, 2): number and row."""
+        found = self._run(
+            "SELECT change, picture FROM outdated WHERE change > ? AND picture <= ?",
+            [listed.first_change, listed.last],
+        )
+        return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+    def _rows(self, which: str, values: Sequence[object]) -> tuple[Ids, Halves]:
+        found = self._run(f"SELECT id, vector FROM pictures {which}", values)
+        ids = np.array([row[0] for row in found], dtype=np.int64)
+        halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
+        if halves.size != len(ids) * self._dim:
+            raise ValueError("descriptors of another length")
+        return ids, halves.reshape(len(ids), self._dim)
+
+
+def _part(segment: Segment, ids: Ids, outdated: Ids) -> Part:
+    alive = ~np.isin(ids, outdated)
+    return Part(segment, ids, None if alive.all() else alive)
+
+
+def _alive(part: Part) -> Ids:
+    return np.arange(len(part.ids)) if part.alive is None else np.flatnonzero(part.alive)
+
+
+def _sparse(parts: list[Part]) -> bool:
+    """Whether there is a segment of which most rows are outdated."""
+    return any(2 * len(_alive(part)) < len(part.ids) for part in parts)
+
+
+def _absorbed(parts: list[Part], rows: int) -> list[int]:
+    """The small segments that fit into a new one beside so many rows: each row is moved only a few times."""
+    sizes = sorted((len(_alive(part)), number) for number, part in enumerate(parts))
+    chosen = []
+    for size, number in sizes:
+        if 2 * size <= SEGMENT_ROWS and rows + size <= SEGMENT_ROWS:
+            chosen.append(number)
+            rows += size
+    return chosen

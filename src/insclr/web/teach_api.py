@@ -1,0 +1,242 @@
+"""The API of the teaching screen: questions, answers, the fair sample, and learning from it all."""
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from insclr.feedback.feedback import answer, answer_links, closed, judge, skip
+from insclr.feedback.links import Link
+from insclr.feedback.proof import ENOUGH, FairSample
+from insclr.store import Row
+from insclr.web.answers import PictureAnswer, Shown, picture_answer
+from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
+from insclr.web.learning import Learning
+from insclr.web.proving import Proving
+from insclr.web.queries import parse_row
+from insclr.web.served import Refused, Served, ServedStore
+from insclr.web.things_api import Ref
+
+teach_api = APIRouter(prefix="/api/stores/{store}/teach")
+_MOST_CONTRADICTIONS = 20
+
+
+class Answered(Shown):
+    """A screen with a person's answer; candidates in neither list are left open."""
+
+    query: Ref
+    same: list[Ref] = Field(default_factory=list, max_length=100)
+    different: list[Ref] = Field(default_factory=list, max_length=100)
+
+
+class Skipped(Shown):
+    """A screen that a person passes over."""
+
+    query: Ref
+
+
+class JudgedResult(Shown):
+    """A person's judgement of a result of the fair sample."""
+
+    query: Ref
+    result: Ref
+    rank: int = Field(ge=1, le=100)
+    model: str = Field(max_length=128, description="whose result it is, as the sample said")
+    same: bool
+
+
+class SaidPair(BaseModel):
+    """What an answer says of two photos."""
+
+    entry: str
+    one: PictureAnswer | None
+    other: PictureAnswer | None
+    same: bool
+
+
+class ContradictionAnswer(BaseModel):
+    """An answer that does not fit, and the chain of answers that imply the opposite."""
+
+    answer: SaidPair
+    chain: list[SaidPair]
+    asked_again: bool = Field(description="the least expected of them is set aside with the answer")
+
+
+class ScreenAnswer(Shown):
+    """One screen: a photo, and candidates that may show the same thing."""
+
+    query: PictureAnswer | None = Field(description="none: there is nothing left to ask")
+    candidates: list[PictureAnswer]
+    screens: int = Field(description="answered so far")
+    contradictions: list[ContradictionAnswer]
+
+
+class SampleAnswer(Shown):
+    """A result to judge, and how precise search is as far as it is known."""
+
+    query: PictureAnswer | None
+    result: PictureAnswer | None
+    rank: int
+    model: str = Field(description="fingerprint of the model whose result it is")
+    judged: int = Field(description="pairs that were judged")
+    counted: int = Field(description="draws whose result was judged for every store")
+    enough: int
+    sentences: list[str] = Field(description="one a store, the one that is searched first")
+
+
+class LearnAnswer(BaseModel):
+    """Where the learning is."""
+
+    state: str
+    seconds: float
+    message: str
+
+
+@teach_api.get("/screen", responses=SAYS)
+def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
+    """The screen whose answers are expected to change most."""
+    home = served.store(store)
+    found, asking = home.said.screen()
+    said = home.said.said()
+    pictures = []
+    if found is not None:
+        ids = [int(asking.ids[place]) for place in (found.query, *found.candidates)]
+        rows = {row.id: row for row in home.store.rows(ids)}
+        pictures = [_picture(served, store, rows[id_]) for id_ in ids if id_ in rows]
+    return ScreenAnswer(
+        fingerprint=home.store.info.fingerprint,
+        query=pictures[0] if pictures else None,
+        candidates=pictures[1:],
+        screens=sum(entry.kind == "answer" for entry in said.entries),
+        contradictions=_contradictions(served, store),
+    )
+
+
+@teach_api.post("/answer", responses=WRITE_SAYS)
+def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnswer:
+    """Take an answer; gives the next screen."""
+    home = served.store(store)
+    home.require_shown(body.fingerprint)
+    query = _image(served, home, body.query)
+    same = [_image(served, home, ref) for ref in body.same]
+    different = [_image(served, home, ref) for ref in body.different]
+    if not same and not different:
+        raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
+    if query in (*same, *different) or set(same) & set(different):
+        raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
+    expected = home.said.expected(query, [*same, *different])
+    entry = answer(query, same, different, home.store.info.fingerprint, expected)
+    home.said.hear(entry, answer_links(entry))
+    return screen(served, store)
+
+
+@teach_api.post("/skip", responses=WRITE_SAYS)
+def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswer:
+    """Pass over a screen; gives the next one."""
+    home = served.store(store)
+    home.require_shown(body.fingerprint)
+    home.said.hear(skip(_image(served, home, body.query)), [])
+    return screen(served, store)
+
+
+@teach_api.get("/sample", responses=SAYS)
+def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
+    """The next result of the fair sample, and how precise search is as far as it was judged."""
+    home = served.store(store)
+    said = home.said.said()
+    stores = served.stores
+    drawn = FairSample([one.results() for one in stores], said)
+    found = [drawn.precision(place) for place in range(len(stores))]
+    following = drawn.following()
+    query = result = None
+    if following is not None:
+        ids, images = home.results().images, (following[0].query, following[0].result)
+        shown = home.store.rows([ids[image] for image in images if image in ids])
+        if len(shown) == 2:
+            query, result = (_picture(served, store, row) for row in shown)
+    return SampleAnswer(
+        fingerprint=home.store.info.fingerprint,
+        query=query,
+        result=result,
+        rank=following[0].rank if following else 0,
+        model=following[1] if following else "",
+        judged=len(said.judged),
+        counted=found[0].judged,
+        enough=ENOUGH,
+        sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(stores, found, strict=True)],
+    )
+
+
+@teach_api.post("/judge", responses=WRITE_SAYS)
+def judge_result(request: Request, served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
+    """Judge a result of the fair sample; gives the next one."""
+    home = served.store(store)
+    home.require_shown(body.fingerprint)
+    if body.model not in {one.store.info.fingerprint for one in served.stores}:
+        raise Refused(409, "the model of this result is not served any more: nothing was written")
+    query, result = _image(served, home, body.query), _image(served, home, body.result)
+    home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
+    following = sample(served, store)
+    proving: Proving = request.app.state.proving
+    proving.judged(following.counted)
+    return following
+
+
+@teach_api.get("/learn", responses=SAYS)
+def learning_state(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
+    """Where the learning is."""
+    served.store(store)
+    return _state(request)
+
+
+@teach_api.post("/learn", responses=WRITE_SAYS)
+def start_learning(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
+    """Learn from what people said, in a process of its own; then the page shows the new model."""
+    if store != 0:
+        raise Refused(409, "only the first store learns")
+    served.store(store)
+    _learning(request).start()
+    return _state(request)
+
+
+def _learning(request: Request) -> Learning:
+    learning: Learning = request.app.state.learning
+    return learning
+
+
+def _state(request: Request) -> LearnAnswer:
+    state = _learning(request).state()
+    return LearnAnswer(state=state.state, seconds=round(state.seconds, 1), message=state.message)
+
+
+def _image(served: Served, home: ServedStore, ref: str) -> str:
+    found = parse_row(served, ref, None)
+    if found.home is not home:
+        raise Refused(422, "this photo is of another store")
+    return found.row.image.hash
+
+
+def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
+    return picture_answer(store, row, served.settings.root_path)
+
+
+def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
+    home = served.store(store)
+    found = closed(home.said.said()).unsettled()[-_MOST_CONTRADICTIONS:]
+    if not found:
+        return []
+    rows = {row.image.hash: row for row in home.store.rows_by_path().values()}
+
+    def pair(link: Link) -> SaidPair:
+        one, other = (
+            _picture(served, store, rows[image]) if image in rows else None
+            for image in (link.one, link.other)
+        )
+        return SaidPair(entry=link.source, one=one, other=other, same=link.same)
+
+    return [
+        ContradictionAnswer(
+            answer=pair(one.link),
+            chain=[pair(link) for link in one.chain],
+            asked_again=one.set_aside is not None,
+        )
+        for one in found
+    ]

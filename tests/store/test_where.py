@@ -1,0 +1,104 @@
+"""The filter language: what it reads, and what it says about what it cannot read."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insclr.errors import UserError
+from insclr.store.milvus_filter import to_expression
+from insclr.store.sql_filter import to_sql
+from insclr.store.where import (
+    Compare,
+    Contains,
+    Every,
+    Not,
+    Some,
+    number_of,
+    parse_where,
+)
+
+COLUMNS = ["year", "brand"]
+
+
+def test_and_binds_tighter_than_or() -> None:
+    a, b, c = (Compare("year", "=", float(n)) for n in (1, 2, 3))
+    assert parse_where("year = 1 or year = 2 and year = 3", COLUMNS) == Some((a, Every((b, c))))
+    assert parse_where("(year = 1 OR year == 2) AND year = 3", COLUMNS) == Every((Some((a, b)), c))
+
+
+def test_values_are_numbers_only_when_they_stand_bare() -> None:
+    assert parse_where("year = -1.5e1", COLUMNS) == Compare("year", "=", -15.0)
+    assert parse_where("year = '15'", COLUMNS) == Compare("year", "=", "15")
+    assert parse_where("brand = 7up", COLUMNS) == Compare("brand", "=", "7up")
+    assert parse_where("brand contains 15", COLUMNS) == Contains("brand", "15")
+    assert parse_where("not brand != \"it''s\"", COLUMNS) == Not(Not(Compare("brand", "=", "it''s")))
+
+
+def test_blank_means_no_filter() -> None:
+    assert parse_where("  ", COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("colour = red", "no column 'colour' in this store; it has: path, year, brand, date taken"),
+        ("year >", "ends where a value"),
+        ("year 5", "after column 'year'"),
+        ("year = 5 brand = x", "'and' or 'or' is expected in the filter where 'brand' stands"),
+        ("(year = 5", r"'\)' is expected in the filter at its end"),
+        ("brand = 'open", "a quote is left open"),
+        ("brand = Red apple", "quote it: write 'Red apple' instead of Red apple"),
+        ("brand = Red apple, large and year = 5", "quote it: write 'Red apple, large' instead"),
+        ("brand in (Red apple, x)", "quote it: write 'Red apple' instead"),
+        ("brand = 2024-05-01", "quote it: write '2024-05-01' instead"),
+        ("path contains shelf (old)", r"quote it: write 'shelf \(old\)' instead"),
+        ("brand = O'Neill", "quote it: a value with ' in it is written in double quotes"),
+        ("date taken > 5", "quote it: write the column as 'date taken'"),
+        ("year = 1e999", "too large"),
+        ("brand in ()", "a value is expected"),
+        ("not " * 100 + "year = 1", "nested deeper"),
+        ("brand = " + "x" * 5000, "characters"),
+        ("= 5", "column name is expected"),
+    ],
+)
+def test_a_mistake_is_explained(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_where(text, [*COLUMNS, "date taken"])
+
+
+@given(st.text(alphabet=st.sampled_from(list("abyearbrand'\"()=<>!,5. ;-%")), max_size=60))
+def test_any_text_is_either_understood_or_a_user_error(text: str) -> None:
+    try:
+        condition = parse_where(text, COLUMNS)
+    except UserError:
+        return
+    if condition is not None:
+        statement, values = to_sql(condition)
+        assert not set("'\"") & set(statement)
+        with sqlite3.connect(":memory:") as rows:
+            rows.execute("CREATE TABLE pictures (path, columns, numbers)")
+            rows.execute(f"SELECT * FROM pictures WHERE {statement}", values)
+        to_expression(condition)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("12", 12.0), (" -3.5 ", -3.5), ("1e3", 1000.0), ("nan", None), ("1_000", None), ("", None)],
+)
+def test_which_csv_values_are_numbers(text: str, number: float | None) -> None:
+    assert number_of(text) == number
+
+
+def test_a_list_as_long_as_a_filter_may_be_is_no_damaged_store() -> None:
+    # SQLite refuses expressions 1,000 levels deep, and a chain of "or" is one level a part.
+    numbers = ",".join(["1"] * 995 + ["7"])
+    condition = parse_where(f"y in ({numbers})", ["y"])
+    assert condition is not None
+    statement, values = to_sql(condition)
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE pictures (id, path, columns, numbers)")
+    rows = [(1, "a", "{}", '{"y": 7}'), (2, "b", "{}", '{"y": 8}')]
+    database.executemany("INSERT INTO pictures VALUES (?, ?, ?, ?)", rows)
+    assert database.execute(f"SELECT id FROM pictures WHERE {statement}", values).fetchall() == [(1,)]

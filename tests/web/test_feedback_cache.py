@@ -1,0 +1,50 @@
+"""What people said, as the server keeps it at hand."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from insclr.feedback import asking
+from insclr.feedback import feedback_cache as said_state
+from insclr.feedback.feedback import name_thing
+from insclr.web.served import ServedStore
+
+
+@pytest.mark.parametrize("made", ["gallery", "questions"])
+def test_names_of_results_do_not_wait_for_what_takes_long_to_make(
+    collection: ServedStore, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    row = next(iter(collection.store.rows_by_path().values()))
+    said = collection.said
+    said.append(name_thing("thing-00", "mug", [row.image.hash]))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> None:
+        begun.set()
+        go_on.wait(60)
+        raise InterruptedError
+
+    monkeypatch.setattr(said_state, "gallery", slow)
+    monkeypatch.setattr(asking, "Asking", slow)
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(said.gallery if made == "gallery" else said.screen)
+        try:
+            assert begun.wait(30)
+            assert pool.submit(said.names, [row.id]).result(timeout=10) == {row.id: "mug"}
+        finally:
+            go_on.set()
+        with pytest.raises(InterruptedError):
+            making.result()
+
+
+def test_names_of_those_that_joined_by_their_score_are_told_once_the_gallery_was_made(
+    collection: ServedStore,
+) -> None:
+    rows = collection.store.rows_by_path()
+    collection.said.append(name_thing("thing-00", "mug", [rows[f"2/{i}.png"].image.hash for i in range(7)]))
+    ids = [rows["2/0.png"].id, rows["2/7.png"].id, rows["4/0.png"].id]
+    assert collection.said.names(ids) == {ids[0]: "mug"}
+    collection.said.gallery()
+    assert collection.said.names(ids) == {ids[0]: "mug", ids[1]: "mug"}
