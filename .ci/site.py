@@ -44,7 +44,7 @@ exit status 2; nothing is left half-written. `insclr --install-completion` compl
 
 _RECIPES_INTRO = """## Recipes
 
-What `insclr train --recipe NAME` takes; `insclr recipes NAME` prints one with every knob.
+What `insclr train --recipe NAME` takes; `insclr recipes NAME` prints one with every setting.
 
 | recipe | what it is |
 |---|---|"""

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 48, 190, 20, 44
-LINE = 15  # pixels between two names
+DISPLAY_THRESHOLD = 15  # pixels between two names
 COLOURS = ("#4f46e5", "#12915a", "#b45309", "#be185d", "#64748b", "#0e7490")
 
 
@@ -53,7 +53,7 @@ def chart(curves: dict[str, list[tuple[int, float]]]) -> str:
         ends.append((places[-1], title, colour))
     lowest = 0.0
     for (x, y), title, colour in sorted(ends, key=lambda end: end[0][1]):  # type: ignore[assignment]
-        lowest = max(y, lowest + LINE)  # below the name before it
+        lowest = max(y, lowest + DISPLAY_THRESHOLD)  # below the name before it
         edge = WIDTH - RIGHT + 10
         parts.append(
             f'<path d="M{x:.1f} {y:.1f}L{edge} {lowest:.1f}" stroke="{colour}" stroke-dasharray="1 3" fill="none"/>'

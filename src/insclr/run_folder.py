@@ -19,8 +19,8 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.files import read_json, remove_leftovers, whole_file
 from insclr.lock import only_writer
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize
-from insclr.mining.taught import Taught
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import Recipe, load_recipe, to_toml
@@ -203,16 +203,16 @@ class RunFolder(_Folder):
                 scratch.write_text(json.dumps({"store": str(current)}))
         return kept_answers(self.path)
 
-    def taught(self, read: Callable[[], Taught]) -> Taught:
+    def feedback(self, read: Callable[[], FeedbackGroups]) -> FeedbackGroups:
         """What people said of the usable images when the run began: at first what `read` gives."""
         file = self.path / _TAUGHT
         if not file.exists():
             found = read()
             with whole_file(file) as scratch:
                 safetensors.torch.save_file(
-                    {"groups": found.groups, "spoken": found.spoken, "apart": found.apart}, scratch
+                    {"groups": found.groups, "spoken": found.has_feedback, "apart": found.apart}, scratch
                 )
-        return Taught(**_tensors(file))
+        return FeedbackGroups(**_tensors(file))
 
     def note_start(
         self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True

@@ -18,14 +18,14 @@ from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
 from insclr.search.index import index_images
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
     "the rows": "insclr.store.local.LocalStore.delete",
     "the segments": "insclr.store.segments.Segments.pack",
-    "the local features": "insclr.search.local.kept.KeptParts.drop",
+    "the local features": "insclr.search.local.local_feature_database.LocalFeatureDatabase.drop",
 }
 
 
@@ -49,7 +49,7 @@ def opened(folder: Path) -> Iterator[Store]:
 
 
 def local_hashes(folder: Path) -> set[str]:
-    kept = KeptParts(folder / "parts.sqlite")
+    kept = LocalFeatureDatabase(folder / "parts.sqlite")
     try:
         return kept.hashes("sift")
     finally:
@@ -79,7 +79,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImageList]:
             vectors = vectors_of(numbers)
             made.upsert(rows, vectors, [Regions(boxes, vector[None]) for vector in vectors])
     made.close()
-    kept = KeptParts(store / "parts.sqlite")
+    kept = LocalFeatureDatabase(store / "parts.sqlite")
     kept.write("sift", {f"{one:064x}": bytes(8) for one in range(ROWS)})
     kept.close()
     assert list((store / "cache" / "segments").glob("*/coarse.faiss"))

@@ -16,7 +16,7 @@ from helpers.drawn_store import make_store
 from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
 from helpers.running_server import Server, running
-from insclr.feedback.feedback import Said, name_thing, read_said
+from insclr.feedback.feedback import Feedback, name_thing, read_feedback
 from insclr.feedback.names import import_names
 from insclr.feedback.things import gallery
 from insclr.store import Entry, open_store
@@ -37,7 +37,7 @@ def told(folder: Path) -> tuple[object, ...]:
     """All that holds, without the random numbers of things."""
     store = open_store(folder)
     try:
-        said: Said = read_said(store)
+        said: Feedback = read_feedback(store)
         shown = {row.image.path: thing.name for thing in gallery(store, said).things for row in thing.rows}
     finally:
         store.close()

@@ -16,7 +16,7 @@ from insclr.evaluation.calibration import (
 )
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.report.reliability import write_reliability
-from insclr.search.score import LINE, fit_score_curve
+from insclr.search.score import DISPLAY_THRESHOLD, fit_score_curve
 from insclr.store import IndexedImage, StoreInfo, create_store
 
 
@@ -84,9 +84,9 @@ def test_agrees_with_a_slow_implementation(tmp_path: Path) -> None:
         above = [same for score, same in every if score >= cut]
         return 200 * sum(above) / (len(above) + wanted)
 
-    assert measured.line_f1 == pytest.approx(f1_at(LINE), abs=0.7)
+    assert measured.line_f1 == pytest.approx(f1_at(DISPLAY_THRESHOLD), abs=0.7)
     assert measured.best_f1 == pytest.approx(max(map(f1_at, sorted(cuts)[::7])), abs=0.7)
-    above = [same for score, same in every if score >= LINE]
+    above = [same for score, same in every if score >= DISPLAY_THRESHOLD]
     assert measured.line_precision == pytest.approx(100 * sum(above) / len(above), abs=0.7)
     assert measured.line_recall == pytest.approx(100 * sum(above) / wanted, abs=0.7)
 

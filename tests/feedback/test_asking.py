@@ -9,7 +9,7 @@ from PIL import Image
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.feedback.asking import Asking, taught_images
+from insclr.feedback.asking import Asking, feedback_groups
 from insclr.feedback.feedback import answer
 from insclr.feedback.links import Link
 from insclr.feedback.questions import KnownImages, Questions
@@ -31,20 +31,20 @@ def test_what_was_answered_reaches_the_images_of_a_list_by_their_content(
     rows = store.rows_by_path()
     image = {path: row.image.hash for path, row in rows.items()}
     with pytest.raises(UserError, match="Nobody has said anything"):
-        taught_images(str(tmp_path / "store"), list_images(photos))
+        feedback_groups(str(tmp_path / "store"), list_images(photos))
     store.append([answer(image["0/0.png"], [image["3/1.png"]], [image["1/0.png"]])])
     store.close()
     (photos / "3/1.png").rename(photos / "3/renamed.png")
     images = list_images(photos)
-    taught = taught_images(str(tmp_path / "store"), images)
+    taught = feedback_groups(str(tmp_path / "store"), images)
     place = {path: i for i, path in enumerate(images.paths)}
     groups = taught.groups.tolist()
     assert groups[place["0/0.png"]] == groups[place["3/renamed.png"]]
     assert groups[place["0/0.png"]] != groups[place["1/0.png"]]
     apart = {frozenset(pair) for pair in taught.apart.tolist()}
     assert frozenset((groups[place["0/0.png"]], groups[place["1/0.png"]])) in apart
-    assert bool(taught.spoken[place["1/0.png"]])
-    assert not bool(taught.spoken.all())
+    assert bool(taught.has_feedback[place["1/0.png"]])
+    assert not bool(taught.has_feedback.all())
 
 
 def test_what_was_answered_reaches_the_frames_of_a_video(photos: Path, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_what_was_answered_reaches_the_frames_of_a_video(photos: Path, tmp_path:
     store.append([answer(image["0/0.png"], [image[frame]], [])])
     store.close()
     images = list_images(photos)
-    taught = taught_images(str(tmp_path / "store"), images)
+    taught = feedback_groups(str(tmp_path / "store"), images)
     place, other = images.paths.index(frame), images.paths.index("0/0.png")
-    assert bool(taught.spoken[place])
+    assert bool(taught.has_feedback[place])
     assert int(taught.groups[place]) == int(taught.groups[other])
 
 

@@ -14,7 +14,7 @@ from helpers.store_info import INFO
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.feedback import feedback as saying
-from insclr.feedback.feedback import Thing, read_said, replay
+from insclr.feedback.feedback import Thing, read_feedback, replay
 from insclr.feedback.links import Links
 from insclr.search.index import index_images
 from insclr.store import Store, create_store, new_entry, open_store
@@ -27,7 +27,7 @@ def test_what_was_said_is_there_after_opening_again_and_an_entry_is_kept_once(st
     store.append(entries[:1])
     again = open_store(uri)
     assert [one.id for one in again.journal()] == [one.id for one in entries]
-    said = read_said(again)
+    said = read_feedback(again)
     again.close()
     assert said.things == {"t": Thing("t", "Ann's mug", images=("a", "q"))}
     assert said.name_of("q") == "Ann's mug"
@@ -38,10 +38,10 @@ def test_undo_takes_back_the_last_entry_or_a_named_one(store: Store) -> None:
     first, second = saying.answer("q", ["a"], []), saying.answer("q", [], ["b"])
     store.append([first, second])
     assert saying.undo(store) == second
-    assert [link.other for link in read_said(store).links] == ["a"]
+    assert [link.other for link in read_feedback(store).links] == ["a"]
     store.append([second_again := saying.answer("q", [], ["b"])])
     assert saying.undo(store, first.id) == first
-    assert [one.id for one in read_said(store).entries] == [second_again.id]
+    assert [one.id for one in read_feedback(store).entries] == [second_again.id]
     with pytest.raises(UserError, match="no entry"):
         saying.undo(store, first.id)
     saying.undo(store)
@@ -109,19 +109,19 @@ def test_undo_takes_back_all_entries_of_an_act_on_many_photos(store: Store) -> N
     images = [f"{i:032x}" for i in range(1000)]
     store.append(saying.name_thing("t", "mug", images))
     store.append(saying.remove_images("t", images[100:]))
-    assert read_said(store).things["t"].images == tuple(images[:100])
+    assert read_feedback(store).things["t"].images == tuple(images[:100])
     assert saying.describe_entry(saying.undo(store)) == "900 photos taken out of a thing"
-    assert read_said(store).things["t"].images == tuple(images)
-    first = read_said(store).entries[0].id  # by any of its entries
+    assert read_feedback(store).things["t"].images == tuple(images)
+    first = read_feedback(store).entries[0].id  # by any of its entries
     assert saying.describe_entry(saying.undo(store, first)) == "1000 photos called mug"
-    assert read_said(store).entries == []
+    assert read_feedback(store).entries == []
 
 
 def test_entries_of_a_journal_that_does_not_tell_acts_are_taken_back_one_by_one(store: Store) -> None:
     data = {"thing": "t", "name": "mug", "split_from": ""}
     store.append([new_entry("name", data | {"images": ["a"]}), new_entry("name", data | {"images": ["b"]})])
     saying.undo(store)
-    assert read_said(store).things["t"].images == ("a",)
+    assert read_feedback(store).things["t"].images == ("a",)
 
 
 class _OtherDescriber(HistogramDescriber):
@@ -145,14 +145,14 @@ def test_names_survive_reindexing_a_renamed_file_prune_and_a_new_model(tmp_path:
     assert index_images(HistogramDescriber(), list_images(photos), uri, prune=True).pruned == 1
     kept.rename(photos / "2/renamed.png")
     index_images(HistogramDescriber(), list_images(photos), uri)
-    said, rows = read_said(store), store.rows_by_path()
+    said, rows = read_feedback(store), store.rows_by_path()
     assert said.name_of(rows["2/renamed.png"].image.hash) == "mug"
     other = tmp_path / "other"
     index_images(_OtherDescriber(), list_images(photos), other)
     with_names = open_store(other)
     with_names.append(store.journal())
     with_names.append(store.journal())
-    assert read_said(with_names).name_of(with_names.rows_by_path()["2/renamed.png"].image.hash) == "mug"
+    assert read_feedback(with_names).name_of(with_names.rows_by_path()["2/renamed.png"].image.hash) == "mug"
     store.close()
     with_names.close()
 

@@ -10,7 +10,7 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.feedback import names
-from insclr.feedback.feedback import name_thing, read_said
+from insclr.feedback.feedback import name_thing, read_feedback
 from insclr.feedback.things import gallery
 from insclr.search.index import index_images
 from insclr.store import Store, open_store
@@ -44,7 +44,7 @@ def test_a_name_that_a_spreadsheet_would_run_is_quoted_and_comes_back_as_it_was(
     index_images(HistogramDescriber(), list_images(tmp_path / "photos"), tmp_path / "other")
     other = open_store(tmp_path / "other")
     names.import_names(other, str(tmp_path / "names.csv"))
-    assert read_said(other).name_of(image) == '=HYPERLINK("http://evil")'
+    assert read_feedback(other).name_of(image) == '=HYPERLINK("http://evil")'
 
 
 def test_links_and_sidecars_lead_to_the_photos(store: Store, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_another_store_brings_all_that_was_said_and_bringing_it_twice_changes_no
     other = open_store(tmp_path / "other")
     assert names.import_names(other, str(tmp_path / "store")) == 20
     assert names.import_names(other, str(tmp_path / "store")) == 20
-    assert read_said(other).thing_of == read_said(store).thing_of
+    assert read_feedback(other).thing_of == read_feedback(store).thing_of
     assert len(other.journal()) == len(store.journal())
 
 

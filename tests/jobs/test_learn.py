@@ -9,12 +9,12 @@ from insclr.describe.describer import ModelDescriber
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking
-from insclr.feedback.feedback import answer, name_thing, read_said
+from insclr.feedback.feedback import answer, name_thing, read_feedback
 from insclr.feedback.things import gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
 from insclr.search.index import index_images
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import open_store
 
 SMALL = (
@@ -48,8 +48,8 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     assert learned.info.fingerprint != store.info.fingerprint
     # Pages that are open go on naming the same photos, also where paths sort otherwise.
     assert {path: row.id for path, row in learned.rows_by_path().items()} == ids
-    assert read_said(learned).name_of(image[paths[0]]) == "mug"
-    assert len(read_said(learned).links) == 2
+    assert read_feedback(learned).name_of(image[paths[0]]) == "mug"
+    assert len(read_feedback(learned).links) == 2
     # Learning from the learned store finds every feature where the first time left it.
     from insclr.describe import view_features
     from insclr.training import features
@@ -88,7 +88,7 @@ def test_learning_that_was_killed_goes_on_with_the_same_command(
         with pytest.raises(KilledError):
             learn(uri, out, "fast", SMALL, "cpu")
     done = learn(uri, out, "fast", SMALL, "cpu")
-    assert read_said(open_store(done.store)).name_of(rows[1].image.hash) == "mug"
+    assert read_feedback(open_store(done.store)).name_of(rows[1].image.hash) == "mug"
     assert open_store(done.store).info.fingerprint == open_store(whole.store).info.fingerprint
     with pytest.raises(UserError, match="is not empty"):
         learn(uri, out, "fast", SMALL, "cpu")
@@ -112,7 +112,7 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     index_learned(str(tmp_path / "store"), open_in_memory(model), tmp_path / "out")
     old, new = open_store(tmp_path / "store"), open_store(tmp_path / "out" / "store")
     assert (new.info.size, len(new.region_ids())) == (96, 6)
-    before, after = KeptParts(old.parts), KeptParts(new.parts)
+    before, after = LocalFeatureDatabase(old.parts), LocalFeatureDatabase(new.parts)
     for table in ("sift", "asmk"):
         assert after.hashes(table) == before.hashes(table) != set()
 
@@ -144,8 +144,8 @@ def test_names_answers_questions_and_learning_work_with_milvus_lite(
     done = learn(uri, tmp_path / "learned", "fast", SMALL, "cpu", "torch")
     learned = open_store(done.store)
     assert sorted(learned.rows_by_path()) == paths
-    assert read_said(learned).name_of(image[paths[0]]) == "mug"
-    assert len(read_said(learned).links) == len(shown)
+    assert read_feedback(learned).name_of(image[paths[0]]) == "mug"
+    assert len(read_feedback(learned).links) == len(shown)
     with pytest.raises(UserError, match="no engine"):
         learn(uri, tmp_path / "other", "fast", SMALL, "cpu", "steam")
     assert not (tmp_path / "other").exists()

@@ -11,8 +11,8 @@ from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.precision import mean_precision
-from insclr.mining.taught import Taught
 from insclr.recipe import CalibratedSettings
 from insclr.training.guard import unsafe
 
@@ -107,9 +107,9 @@ def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
     groups[59] = 0
     spoken = torch.zeros(60, dtype=torch.bool)
     spoken[[0, 1, 59]] = True
-    taught = Taught(groups, spoken, torch.tensor([[0, 1]]))
+    taught = FeedbackGroups(groups, spoken, torch.tensor([[0, 1]]))
     method = CalibratedMethod(CalibratedSettings())
-    method.prepare(replace(start, taught=taught))
+    method.prepare(replace(start, feedback=taught))
     tuples = [row for step in range(20) for row in method.sampler.step(step)]
     of_first = [row.tolist() for row in tuples if row[0] == 0]
     assert of_first
@@ -138,9 +138,9 @@ def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(t
     start = seen_collection(tmp_path, spread=0.1)
     groups = torch.arange(60)
     groups[:6] = 0
-    taught = Taught(groups, groups == 0, torch.zeros(0, 2, dtype=torch.int64))
+    taught = FeedbackGroups(groups, groups == 0, torch.zeros(0, 2, dtype=torch.int64))
     method = CalibratedMethod(CalibratedSettings())
-    found = method.prepare(replace(start, taught=taught, believed=False))
+    found = method.prepare(replace(start, feedback=taught, believed=False))
     assert found.positives_per_image == pytest.approx(6 * 5 / 60)
     assert unsafe(found)  # half a positive an image is too little: the run keeps its start
     ids = torch.tensor([[0, 1, 2, 3], [10, 11, 6, 7]])

@@ -6,7 +6,7 @@ from test_run_report import make_run
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.feedback.feedback import judge, read_said
+from insclr.feedback.feedback import judge, read_feedback
 from insclr.feedback.proof import FairSample, FirstResults
 from insclr.report.proof_section import report_proof
 from insclr.search.index import index_images
@@ -23,7 +23,7 @@ def test_after_thirty_judged_results_the_report_says_how_precise_search_is(tmp_p
     for number in range(30):
         assert report_proof([store], ["Now"]) == [f"{number} of 30 results judged"]
         assert not (run / "report.html").exists()
-        drawn = FairSample([FirstResults(store)], read_said(store)).following()
+        drawn = FairSample([FirstResults(store)], read_feedback(store)).following()
         assert drawn is not None
         draw, model = drawn
         # Every third is said to be wrong: 20 of 30 are right, 0.667; Wilson's interval by hand: 0.488 to 0.808.

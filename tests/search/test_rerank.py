@@ -179,13 +179,13 @@ def test_diffusion_solves_the_papers_system(inside):
 def test_truncated_diffusion_works_on_the_querys_first_results_alone():
     database, queries = cloud(60), cloud(3, seed=1)
     before = rank(queries, database)
-    knobs: dict[str, Any] = {"k": 6, "query_k": 3, "gamma": 2.0, "alpha": 0.9, "steps": 200}
-    after = diffusion(queries, database, before, truncate=12, **knobs)
+    settings: dict[str, Any] = {"k": 6, "query_k": 3, "gamma": 2.0, "alpha": 0.9, "steps": 200}
+    after = diffusion(queries, database, before, truncate=12, **settings)
     for query in range(3):
         kept = before.ids[query, :12]
         assert set(after.ids[query, :12].tolist()) == set(kept.tolist())
         assert after.ids[query, 12:].tolist() == before.ids[query, 12:].tolist()
-    whole = diffusion(queries, database, before, truncate=60, **knobs)
+    whole = diffusion(queries, database, before, truncate=60, **settings)
     assert not np.array_equal(whole.ids, after.ids)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from insclr.search.score import (
+    DISPLAY_THRESHOLD,
     LIKELY,
-    LINE,
     SURE,
     UNCALIBRATED,
     Answer,
@@ -54,8 +54,8 @@ def test_the_bands_keep_their_word(tmp_path: Path, spread: float) -> None:
     similarities, same = top_pairs(vectors, labels)
     scores = curve.score(similarities)
     assert same[scores >= SURE].mean() >= 0.8
-    assert same[scores >= LINE].mean() >= 0.5
-    assert same[scores < LINE].mean() <= 0.35
+    assert same[scores >= DISPLAY_THRESHOLD].mean() >= 0.5
+    assert same[scores < DISPLAY_THRESHOLD].mean() <= 0.35
 
 
 def test_a_collection_without_instances_has_next_to_no_sure_matches(tmp_path: Path) -> None:
@@ -71,7 +71,9 @@ def test_the_score_rises_with_similarity_from_zero_to_one(tmp_path: Path) -> Non
     assert scores[0] == 0
     assert scores[-1] == pytest.approx(1, abs=0.01)
     assert (np.diff(scores) >= 0).all()
-    assert curve.score(np.array([curve.cutoff], dtype=np.float32))[0] == pytest.approx(LINE, abs=1e-3)
+    assert curve.score(np.array([curve.cutoff], dtype=np.float32))[0] == pytest.approx(
+        DISPLAY_THRESHOLD, abs=1e-3
+    )
 
 
 def test_the_agreement_of_a_pair_is_what_one_counts_by_hand() -> None:

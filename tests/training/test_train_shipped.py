@@ -11,7 +11,7 @@ from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.mining.taught import Taught
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.recipe import load_recipe
@@ -156,8 +156,10 @@ def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
     labels = read_labels(small_collection / "labels.csv")
     names = sorted(set(labels.instances))
     groups = torch.tensor([names.index(one) for one in labels.instances])
-    said = Taught(groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64))
-    monkeypatch.setattr(Training, "_read_taught", lambda _: said)
+    said = FeedbackGroups(
+        groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64)
+    )
+    monkeypatch.setattr(Training, "_read_feedback", lambda _: said)
     run = tmp_path / "run"
     train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"))
     records = read_metrics(run)

@@ -5,7 +5,7 @@ from fastapi.testclient import TestClient
 
 from helpers.clients import client_of
 from helpers.histogram_describer import HistogramDescriber
-from insclr.feedback.feedback import read_said
+from insclr.feedback.feedback import read_feedback
 from insclr.web.served import ServedStore
 
 BASE = "/api/stores/0"
@@ -159,7 +159,7 @@ def test_answers_are_kept_and_lead_to_other_screens(client: TestClient, collecti
     assert len(set(candidates)) == len(candidates)
     second = say(client, "teach/answer", query=query["ref"], same=candidates[:1], different=candidates[1:])
     assert second["screens"] == 1
-    said = read_said(collection.store)
+    said = read_feedback(collection.store)
     assert sum(link.same for link in said.links) == 1
     assert len(said.links) == len(candidates)
     assert said.asked_by[said.entries[0].id] == collection.store.info.fingerprint

@@ -11,7 +11,7 @@ from PIL import Image
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
 from insclr.search.index import index_images
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 
@@ -87,7 +87,7 @@ def test_geometry_that_is_not_there_is_not_reported(
 def test_a_photo_without_kept_features_is_compared_by_its_file(
     client: TestClient, collection: ServedStore
 ) -> None:
-    kept = KeptParts(collection.store.parts)
+    kept = LocalFeatureDatabase(collection.store.parts)
     kept.drop(kept.hashes("sift"))
     kept.close()
     data = {"rows": ref(collection, "thing.png"), "found": ref(collection, "with.png")}
@@ -117,7 +117,7 @@ def test_a_verified_search_gives_points_and_boxes(
 
 
 def test_a_store_without_local_features_says_what_to_do(client: TestClient, collection: ServedStore) -> None:
-    kept = KeptParts(collection.store.parts)
+    kept = LocalFeatureDatabase(collection.store.parts)
     kept.drop(kept.hashes("sift"))
     kept.close()
     answer = client.post("/api/search", files=png(textured(1)), data={"rerank": "geometric"})

@@ -87,12 +87,12 @@ def import_names(
 def list_answers(store: StoreName) -> None:
     """What people said and what still holds, oldest first; contradictions at the end."""
     from insclr.data.cells import one_line
-    from insclr.feedback.feedback import closed, describe_entry, read_said
+    from insclr.feedback.feedback import closed, describe_entry, read_feedback
     from insclr.store import open_store
 
     opened = open_store(store)
     try:
-        said = read_said(opened)
+        said = read_feedback(opened)
         paths = {row.image.hash: path for path, row in opened.rows_by_path().items()}
     finally:
         opened.close()

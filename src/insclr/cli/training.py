@@ -37,7 +37,7 @@ TABLE_NAMES = ("methods", "printed", "memory", "batch", "neighbours", "pool")
 def recipes(
     name: Annotated[str, typer.Argument(help="A recipe to print, or nothing to list them.")] = "",
 ) -> None:
-    """List the recipes, or print one with every knob and what it does."""
+    """List the recipes, or print one with every setting and what it does."""
     from insclr.recipe import load_recipe, recipe_names, to_toml
 
     if name:

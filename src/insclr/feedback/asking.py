@@ -13,12 +13,12 @@ from insclr.data.decode import BadImage, read_image_bytes
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.errors import UserError
-from insclr.feedback.feedback import Said, links_to_learn, read_said
+from insclr.feedback.feedback import Feedback, links_to_learn, read_feedback
 from insclr.feedback.known import known_places
 from insclr.feedback.links import Link
 from insclr.feedback.questions import KnownImages, Questions, Screen
 from insclr.files import content_hash
-from insclr.mining.taught import Taught
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.neighbours.exact import nearest_rows
 from insclr.store import Store, open_store
 
@@ -33,8 +33,8 @@ class Asking:
     Of a large collection these are some drawn at random, and all that people spoke about.
     """
 
-    def __init__(self, store: Store, said: Said | None = None, most: int = _MOST_IMAGES) -> None:
-        said = read_said(store) if said is None else said
+    def __init__(self, store: Store, said: Feedback | None = None, most: int = _MOST_IMAGES) -> None:
+        said = read_feedback(store) if said is None else said
         by_hash = _some({row.image.hash: row.id for row in store.rows_by_path().values()}, said, most)
         self.hashes = list(by_hash)
         self.place = {image: at for at, image in enumerate(self.hashes)}
@@ -75,15 +75,15 @@ class Asking:
         """Ask no more about this query."""
         self._passed_over |= {self.place[image]} if image in self.place else set()
 
-    def taught(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
+    def feedback(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
         """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
         groups = self.questions.believed()
         known = self._known()
         told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
         told[[place for pair in known.apart for place in pair]] = True
-        spoken = np.isin(groups, groups[told])
+        has_feedback = np.isin(groups, groups[told])
         apart = {(int(groups[one]), int(groups[other])) for one, other in known.apart}
-        return groups, spoken, sorted(pair for pair in apart if pair[0] != pair[1])
+        return groups, has_feedback, sorted(pair for pair in apart if pair[0] != pair[1])
 
     def _known(self) -> KnownImages:
         """What the links say of the images here."""
@@ -108,31 +108,31 @@ class Asking:
         ]
 
 
-def taught_images(uri: str | Path, images: ImageList) -> Taught:
+def feedback_groups(uri: str | Path, images: ImageList) -> FeedbackGroups:
     """What the store's people said, about the images of a list; UserError when they said nothing about these."""
     store = open_store(uri)
     try:
-        said = read_said(store)
+        said = read_feedback(store)
         asking = Asking(store, said)
-        groups, spoken, apart = asking.taught()
+        groups, has_feedback, apart = asking.feedback()
         places = [asking.place.get(one, -1) for one in _hashes(store, images)]
     finally:
         store.close()
     # Images that the store does not know have a group of their own.
     own = iter(range(int(groups.max()) + 1, int(groups.max()) + 1 + len(images)))
     of_image = [int(groups[place]) if place >= 0 else next(own) for place in places]
-    told = [bool(spoken[place]) if place >= 0 else False for place in places]
+    told = [bool(has_feedback[place]) if place >= 0 else False for place in places]
     if not any(told):
         raise _nothing_said(uri)
     pairs = torch.tensor(apart, dtype=torch.int64).reshape(-1, 2)
-    return Taught(torch.tensor(of_image), torch.tensor(told), pairs)
+    return FeedbackGroups(torch.tensor(of_image), torch.tensor(told), pairs)
 
 
 def require_said(uri: str | Path) -> None:
     """UserError when there is no such store, or nobody said anything about its photos."""
     store = open_store(uri)
     try:
-        if not read_said(store).all_links():
+        if not read_feedback(store).all_links():
             raise _nothing_said(uri)
     finally:
         store.close()
@@ -164,13 +164,15 @@ def _hashes(store: Store, images: ImageList) -> list[str]:
     return found
 
 
-def _some(by_hash: dict[str, int], said: Said, most: int) -> dict[str, int]:
+def _some(by_hash: dict[str, int], said: Feedback, most: int) -> dict[str, int]:
     """So many of the images, the same ones every time; all that people spoke about are among them."""
     if len(by_hash) <= most:
         return by_hash
-    spoken = {image for link in said.all_links() for image in (link.one, link.other)}
+    has_feedback = {image for link in said.all_links() for image in (link.one, link.other)}
     # By the hashes of their contents: as good as chance, and new photos do not exchange all others.
-    chosen = sorted(by_hash, key=lambda image: (image not in spoken, image))[: max(most, len(spoken))]
+    chosen = sorted(by_hash, key=lambda image: (image not in has_feedback, image))[
+        : max(most, len(has_feedback))
+    ]
     return {image: by_hash[image] for image in chosen}
 
 

@@ -40,7 +40,7 @@ class Judged:
 
 
 @dataclass
-class Said:
+class Feedback:
     """Everything that holds, in the order it was said."""
 
     entries: list[Entry] = field(default_factory=list)  # that were not undone
@@ -73,16 +73,16 @@ class Said:
         return [*self.links, *implied]
 
 
-def read_said(store: Store) -> Said:
+def read_feedback(store: Store) -> Feedback:
     """What the store's journal says."""
     return replay(store.journal())
 
 
-def replay(entries: Iterable[Entry]) -> Said:
+def replay(entries: Iterable[Entry]) -> Feedback:
     """The state after all entries; unknown kinds, of a later version, are passed over."""
     ordered = sorted(entries)
     undone = {str(one.data.get("entry")) for one in ordered if one.kind == "undo"}
-    said = Said()
+    said = Feedback()
     for entry in ordered:
         act = _ACTS.get(entry.kind)
         if act is not None and entry.id not in undone:
@@ -91,12 +91,12 @@ def replay(entries: Iterable[Entry]) -> Said:
     return said
 
 
-def closed(said: Said) -> Links:
+def closed(said: Feedback) -> Links:
     """The links that people meant, closed under transitivity; `contradictions` tells what does not fit."""
     return Links(said.links)
 
 
-def links_to_learn(said: Said) -> Links:
+def links_to_learn(said: Feedback) -> Links:
     """All links: what names imply yields where it contradicts an answer."""
     return Links(said.all_links())
 
@@ -167,7 +167,7 @@ def undo(store: Store, entry: str = "") -> Entry:
 
     Gives the act as one entry.
     """
-    holding = read_said(store).entries
+    holding = read_feedback(store).entries
     if not holding:
         raise UserError("There is nothing to undo: nobody has said anything about these photos yet.")
     found = holding[-1] if not entry else next((one for one in holding if one.id == entry), None)
@@ -247,21 +247,21 @@ def answer_links(entry: Entry) -> list[Link]:
     ]
 
 
-def _answer(said: Said, entry: Entry) -> None:
+def _answer(said: Feedback, entry: Entry) -> None:
     said.asked_by[entry.id] = str(entry.data.get("model", ""))
     said.links += answer_links(entry)
 
 
-def _skip(said: Said, entry: Entry) -> None:
+def _skip(said: Feedback, entry: Entry) -> None:
     said.skipped.add(str(entry.data["query"]))
 
 
-def _judge(said: Said, entry: Entry) -> None:
+def _judge(said: Feedback, entry: Entry) -> None:
     data = entry.data
     said.judged.append(Judged(str(data["query"]), str(data["result"]), int(data["rank"]), bool(data["same"])))
 
 
-def _name(said: Said, entry: Entry) -> None:
+def _name(said: Feedback, entry: Entry) -> None:
     data = entry.data
     thing = said.things.setdefault(str(data["thing"]), Thing(str(data["thing"])))
     images = _images(data)
@@ -274,7 +274,7 @@ def _name(said: Said, entry: Entry) -> None:
         said.links += [Link(rest[0], images[0], False, entry.id)] if rest else []
 
 
-def _add(said: Said, entry: Entry) -> None:
+def _add(said: Feedback, entry: Entry) -> None:
     thing = said.things.setdefault(str(entry.data["thing"]), Thing(str(entry.data["thing"])))
     images = _images(entry.data)
     first = (*thing.images, *images)[:1]
@@ -282,7 +282,7 @@ def _add(said: Said, entry: Entry) -> None:
     _move(said, thing.id, images)
 
 
-def _remove(said: Said, entry: Entry) -> None:
+def _remove(said: Feedback, entry: Entry) -> None:
     thing = said.things.get(str(entry.data["thing"]))
     if thing is None:
         return
@@ -295,7 +295,7 @@ def _remove(said: Said, entry: Entry) -> None:
     said.links += [Link(rest[0], image, False, entry.id) for image in images if rest]
 
 
-def _merge(said: Said, entry: Entry) -> None:
+def _merge(said: Feedback, entry: Entry) -> None:
     into, gone = (said.things.get(str(entry.data[key])) for key in ("into", "thing"))
     if into is None or gone is None or into.id == gone.id:
         return
@@ -306,7 +306,7 @@ def _merge(said: Said, entry: Entry) -> None:
     del said.things[gone.id]
 
 
-def _hide(said: Said, entry: Entry) -> None:
+def _hide(said: Feedback, entry: Entry) -> None:
     thing = said.things.get(str(entry.data["thing"]))
     if thing is not None:
         said.things[thing.id] = replace(thing, hidden=bool(entry.data["hidden"]))
@@ -316,7 +316,7 @@ def _images(data: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(image) for image in data.get("images", ())))
 
 
-def _move(said: Said, thing: str, images: Sequence[str]) -> None:
+def _move(said: Feedback, thing: str, images: Sequence[str]) -> None:
     """Let images belong to a thing, and to no other any more."""
     moved = set(images)
     for other in {said.thing_of.get(image, thing) for image in images} - {thing}:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from insclr.feedback.feedback import Said, read_said
+from insclr.feedback.feedback import Feedback, read_feedback
 from insclr.feedback.things import Gallery, gallery
 from insclr.store import Entry, Store
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BELIEVED = 2.0  # seconds for which the journal is not read again: other programs may write it too
 
 
-class SaidState:
+class FeedbackCache:
     """Reads and writes what people said; galleries and questions are made once and kept until something changes.
 
     They take seconds to make, under a lock of their own: searches, which only ask for names, do not wait for them.
@@ -27,16 +27,16 @@ class SaidState:
         self._store = store
         self._reading = threading.Lock()
         self._making = threading.RLock()  # taken first where both are
-        self._said = Said()
+        self._said = Feedback()
         self._read_at = -_BELIEVED
         self._gallery: tuple[str, Gallery] | None = None
         self._asking: tuple[str, Asking] | None = None
 
-    def said(self) -> Said:
+    def said(self) -> Feedback:
         """What holds now."""
         with self._reading:
             if time.monotonic() - self._read_at >= _BELIEVED:
-                self._said = read_said(self._store)
+                self._said = read_feedback(self._store)
                 self._read_at = time.monotonic()
             return self._said
 
@@ -102,7 +102,7 @@ class SaidState:
             self._asking = key, Asking(self._store, said)
         return self._asking[1]
 
-    def _key(self, said: Said) -> str:
+    def _key(self, said: Feedback) -> str:
         """Changes with the rows and with what holds."""
         entries = said.entries
         return f"{self._store.version()} {len(entries)} {entries[-1].id if entries else ''}"

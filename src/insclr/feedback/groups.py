@@ -141,11 +141,13 @@ def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
         if kind in forbidden:
             for group in np.unique(groups[images]):
                 kinds[group].add(kind)
-    spoken = sorted((kind for kind in members if len(members[kind]) > 1), key=lambda k: -len(members[k]))
-    owner = _owners(groups, members, spoken)
+    has_feedback = sorted(
+        (kind for kind in members if len(members[kind]) > 1), key=lambda k: -len(members[k])
+    )
+    owner = _owners(groups, members, has_feedback)
     root = np.arange(len(sizes))  # of every group
     moved: dict[int, int] = {}  # image: group
-    for kind in spoken:
+    for kind in has_feedback:
         images = members[kind]
         parts = sorted(np.unique(groups[images]), key=lambda part: (owner[part] != kind, -sizes[part], part))
         if len(parts) == 1:

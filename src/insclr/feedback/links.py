@@ -117,7 +117,7 @@ class Links:
         return self.root(other) in self._apart.get(self.root(one), {})
 
     def components(self) -> list[list[str]]:
-        """Images that were spoken of, those of one instance together."""
+        """Images with feedback, those of one instance together."""
         return list(self._members.values())
 
     def apart(self) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from insclr.data.cells import safe_cell, text_of_cell
 from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.feedback.feedback import add_images, checked_name, name_thing, read_said
+from insclr.feedback.feedback import add_images, checked_name, name_thing, read_feedback
 from insclr.feedback.things import gallery
 from insclr.files import whole_file
 from insclr.store import Entry, Row, Store, open_store
@@ -104,7 +104,7 @@ def import_names(store: Store, source: str) -> int:
         wanted = _from_csv(store, Path(source))
     else:
         return _from_store(store, source)
-    things = {thing.name: thing.id for thing in read_said(store).things.values() if thing.name}
+    things = {thing.name: thing.id for thing in read_feedback(store).things.values() if thing.name}
     entries: list[Entry] = []
     for name, images in sorted(wanted.items()):
         id_ = things.get(name) or f"thing-{secrets.token_hex(8)}"
@@ -119,7 +119,7 @@ def _from_store(store: Store, source: str) -> int:
     other = open_store(source)
     try:
         entries = other.journal()
-        names = read_said(other)
+        names = read_feedback(other)
     finally:
         other.close()
     store.append(entries)

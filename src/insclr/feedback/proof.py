@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from insclr.feedback.feedback import Said
+from insclr.feedback.feedback import Feedback
 from insclr.store import Store
 
 DEPTH = 5  # results are drawn from so many first ones
@@ -83,7 +83,7 @@ class FirstResults:
 class FairSample:
     """Queries and ranks drawn uniformly, the same for every model, and what was judged of the results."""
 
-    def __init__(self, results: Sequence[FirstResults], said: Said, seed: int = 0) -> None:
+    def __init__(self, results: Sequence[FirstResults], said: Feedback, seed: int = 0) -> None:
         self._results = results
         self._judged = {(one.query, one.result): one.same for one in said.judged}
         common = set.intersection(*(set(one.images) for one in results))

@@ -134,12 +134,12 @@ class Questions:
         refused = {_ordered(self.group[one], self.group[other]) for one, other in known.refused}
         self._settled = self._apart | refused  # an answer that could not be followed is not asked for again
         self._joins = known.joins
-        near = np.concatenate([home[self._near], *self._near_strays(home)])
+        near = np.concatenate([home[self._near], *self._near_unassigned(home)])
         near = np.sort(near, axis=1)
         self._set_pairs(near[near[:, 0] != near[:, 1]])
         self._believe()
 
-    def _near_strays(self, home: Ids) -> Iterator[NDArray[np.int64]]:
+    def _near_unassigned(self, home: Ids) -> Iterator[NDArray[np.int64]]:
         """The group of every image that moved alone with those of the part it came from and of parts near that."""
         moved = np.flatnonzero(self.group != home[self.part])
         for part, group in sorted(

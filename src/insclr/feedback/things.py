@@ -11,7 +11,7 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.feedback.cluster import cluster
-from insclr.feedback.feedback import Said, links_to_learn, name_thing, read_said
+from insclr.feedback.feedback import Feedback, links_to_learn, name_thing, read_feedback
 from insclr.search.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.store import Entry, Row, Store
 
@@ -61,12 +61,12 @@ class Gallery:
         return {row.id: thing for thing in self.things for row in thing.rows}
 
 
-def gallery(store: Store, said: Said | None = None) -> Gallery:
+def gallery(store: Store, said: Feedback | None = None) -> Gallery:
     """Group the photos of a store; those that people spoke of are where they put them.
 
     A photo that nobody spoke of is with the thing that most of its group belongs to.
     """
-    said = read_said(store) if said is None else said
+    said = read_feedback(store) if said is None else said
     groups = cluster(store, 1, links=links_to_learn(said))
     apart: dict[str, set[str]] = defaultdict(set)  # image: others that were said to show something else
     for link in said.links:
@@ -100,7 +100,7 @@ def gallery(store: Store, said: Said | None = None) -> Gallery:
     return Gallery(tuple(shown), tuple(alone))
 
 
-def made_durable(thing: ShownThing) -> tuple[str, list[Entry]]:
+def assign_permanent_id(thing: ShownThing) -> tuple[str, list[Entry]]:
     """An id that stays, and the entries that make it so for a group that nobody spoke about."""
     if not thing.id.startswith(_GROUP):
         return thing.id, []
@@ -116,7 +116,9 @@ def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
     return [found[one] for one in ids]
 
 
-def _shown(curve: ScoreCurve, descriptors: Descriptors, said: Said, id_: str, rows: list[Row]) -> ShownThing:
+def _shown(
+    curve: ScoreCurve, descriptors: Descriptors, said: Feedback, id_: str, rows: list[Row]
+) -> ShownThing:
     """A thing of these rows with their descriptors (rows, D)."""
     total = descriptors.sum(0)
     count = len(rows)

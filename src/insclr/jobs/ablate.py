@@ -108,7 +108,7 @@ def _memory(aggregate: str, choose: str, sparsity: str, repeats: int) -> Entry:
     )
 
 
-# The tables of the paper, each on a recipe whose method reads its knobs.
+# The tables of the paper, each on a recipe whose method reads its settings.
 TABLES: dict[str, Table] = {
     "methods": Table(
         "fast",

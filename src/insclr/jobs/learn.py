@@ -16,7 +16,7 @@ from insclr.jobs.train import train
 from insclr.run_folder import kept_answers
 from insclr.search.index import IndexReport, index_images
 from insclr.search.local.extractor import Extractor, has_local_features, kept_extractor
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Store, open_store
 
 _FEATURES = "features"  # a note of the store
@@ -140,7 +140,7 @@ def _features(store: Store) -> Path:
 
 def _kept_parts(store: Store) -> tuple[Extractor | None, bool]:
     """What makes the local features that are kept beside a store, if any are, and whether ASMK's are."""
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         extractor = kept_extractor(kept) if has_local_features(kept) else None
         return extractor, kept.note("asmk") is not None

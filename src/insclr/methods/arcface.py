@@ -49,5 +49,5 @@ class Arcface(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Cross-entropy with a margin, over the labelled images of the batch."""
-        descriptors, instances = labelled(batch.everyone, self._instances)
+        descriptors, instances = labelled(batch.global_batch, self._instances)
         return OwnLoss(self.heads["centres"](descriptors, instances))

@@ -26,7 +26,7 @@ class Batch:
         return self.views[0]
 
     @property
-    def everyone(self) -> "Batch":
+    def global_batch(self) -> "Batch":
         """The whole batch: what enters the banks and stands in the loss."""
         return self if self.whole is None else self.whole
 

@@ -33,7 +33,7 @@ class Byol(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Negative cosine of prediction and target, the mean of both ways."""
-        whole = batch.everyone
+        whole = batch.global_batch
         assert whole.momentum is not None
         follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)
         first, second = (self._predicted(view) for view in two_views(whole.views))

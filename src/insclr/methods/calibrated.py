@@ -19,10 +19,10 @@ from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidates, measure_thresholds
 from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.expand import eligible_candidates
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import MOST_MEASURED, Evidence, evidence, measure_own_views
 from insclr.mining.select import query_set
-from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
 from insclr.neighbours.pool import Pool
 from insclr.recipe import CalibratedSettings
@@ -58,26 +58,26 @@ class CalibratedMethod(Method):
         # Sums may differ in the last bit between machines: all ranks decide by the first one's numbers.
         thresholds, reasons = start.ranks.from_first(measure_thresholds(settings.variant, own, instance))
         self.labels = _label_in_blocks(pool, instance.core, thresholds, settings)
-        self.taught = start.taught
+        self.feedback = start.feedback
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
         if not start.believed:
             reasons = (*reasons, self._leave_out_mined())
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
         )
-        if start.taught is not None:
+        if start.feedback is not None:
             self.sampler = KnownGroupsSampler(
-                self.sampler, start.taught.groups, start.taught.taught, start.seed
+                self.sampler, start.feedback.groups, start.feedback.decided, start.seed
             )
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
-        if start.taught is not None:
-            criteria["taught"] = int(start.taught.taught.sum())
+        if start.feedback is not None:
+            criteria["taught"] = int(start.feedback.decided.sum())
         if consistency is not None:
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
-        taught = 0
-        if self.taught is not None:
-            taught = self.taught.positives() - int(self.labels.positive[self.taught.taught].sum())
-        return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, taught)
+        feedback = 0
+        if self.feedback is not None:
+            feedback = self.feedback.positives() - int(self.labels.positive[self.feedback.decided].sum())
+        return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, feedback)
 
     def _leave_out_mined(self) -> str:
         """Learn only from what people said; what was mined still is no negative."""
@@ -99,18 +99,18 @@ class CalibratedMethod(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Look up what was decided; what may show the same instance is nowhere a negative."""
-        anchors, everyone = batch.ids[:, 0], batch.everyone.ids.reshape(-1)
+        anchors, everyone = batch.ids[:, 0], batch.global_batch.ids.reshape(-1)
         candidates, positive = self._candidates(anchors)
         selected = _selected(batch.ids, candidates, positive, batch.unreliable)
         spared = positive | self.labels.ignored[anchors.cpu()].to(positive.device)  # (T, P)
         ignored = contains(candidates, spared, everyone)  # (T, B)
-        if self.taught is not None:
-            selected, ignored = _as_taught(self.taught, batch.ids, everyone, selected, ignored)
+        if self.feedback is not None:
+            selected, ignored = _apply_feedback(self.feedback, batch.ids, everyone, selected, ignored)
         pairs = label_batch(
             batch.ids,
             selected,
             ignored=ignored,
-            batch_tuple_ids=batch.everyone.ids,
+            batch_tuple_ids=batch.global_batch.ids,
             first_tuple=batch.first_tuple,
         )
         self.pool.give_back()
@@ -160,17 +160,17 @@ def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Ten
     return query_set(chosen)
 
 
-def _as_taught(
-    taught: Taught, ids: Tensor, everyone: Tensor, selected: Tensor, ignored: Tensor
+def _apply_feedback(
+    feedback: FeedbackGroups, ids: Tensor, everyone: Tensor, selected: Tensor, ignored: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The query sets (T, M) and what is ignored (T, B), corrected by what people said.
 
     A group that they spoke about is one instance; what they told apart repels, however similar it is.
     """
     anchors, batch = ids[:, 0], everyone.expand(len(ids), -1)
-    known = taught.taught.to(ids.device)[anchors][:, None]  # (T, 1)
-    chosen = torch.where(known, taught.same(anchors, ids), selected & ~taught.different(anchors, ids))
-    spared = (ignored | taught.same(anchors, batch)) & ~taught.different(anchors, batch)
+    known = feedback.decided.to(ids.device)[anchors][:, None]  # (T, 1)
+    chosen = torch.where(known, feedback.same(anchors, ids), selected & ~feedback.different(anchors, ids))
+    spared = (ignored | feedback.same(anchors, batch)) & ~feedback.different(anchors, batch)
     return query_set(chosen[:, 1:]), spared
 
 

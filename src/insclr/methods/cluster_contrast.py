@@ -94,7 +94,7 @@ class ClusterContrast(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Cross-entropy of finding an image's cluster by the centres; then the centres move."""
-        settings, whole = self.settings, batch.everyone
+        settings, whole = self.settings, batch.global_batch
         descriptors = whole.augmented.flatten(0, 1)  # (B, D)
         wanted = self._of_image[whole.ids.flatten().cpu()].to(descriptors.device)
         clustered = wanted >= 0  # but for stand-ins of unreadable images

@@ -59,7 +59,7 @@ class DeepCluster(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Cross-entropy of finding an image's cluster."""
-        whole = batch.everyone
+        whole = batch.global_batch
         ids, descriptors = whole.ids.flatten(), whole.augmented.flatten(0, 1)
         logits = self._classifier(descriptors)
         wanted = self._of_image[ids.cpu()].to(logits.device)

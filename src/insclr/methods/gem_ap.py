@@ -31,7 +31,7 @@ class GemAp(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """1 - the mean quantised AP of the queries that have a positive."""
-        descriptors, instances = labelled(batch.everyone, self._instances)
+        descriptors, instances = labelled(batch.global_batch, self._instances)
         others = ~torch.eye(len(instances), dtype=torch.bool, device=instances.device)
         same = (instances[:, None] == instances) & others
         ap = quantised_ap(descriptors @ descriptors.T, same, others, self.settings.bins)

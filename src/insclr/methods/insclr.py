@@ -73,7 +73,7 @@ class InsclrMethod(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
         """One iteration: write the banks, select, mine, and label every pair."""
-        settings, everyone = self.settings, batch.everyone
+        settings, everyone = self.settings, batch.global_batch
         assert everyone.plain is not None
         self.banks.write(everyone.ids, everyone.plain, everyone.augmented)
         with torch.no_grad():
@@ -154,7 +154,7 @@ class InsclrMethod(Method):
         return self.pool.ids[rows].to(ids), self.pool.similarities[rows].to(ids.device).float()
 
     def _label_batch(self, batch: Batch, selected: Tensor, mined: _Mined | None) -> Pairs:
-        batch_ids = batch.everyone.ids.reshape(-1)
+        batch_ids = batch.global_batch.ids.reshape(-1)
         ignored = None
         if mined is not None:
             # An image of another tuple that was mined for this one is no negative.
@@ -166,7 +166,7 @@ class InsclrMethod(Method):
             batch.ids,
             selected,
             ignored=ignored,
-            batch_tuple_ids=batch.everyone.ids,
+            batch_tuple_ids=batch.global_batch.ids,
             first_tuple=batch.first_tuple,
         )
 

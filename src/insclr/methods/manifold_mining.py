@@ -65,7 +65,7 @@ class ManifoldMining(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """An anchor without hard positives takes its nearest on the manifold instead."""
-        anchors, everyone = batch.ids[:, 0].cpu(), batch.everyone.ids
+        anchors, everyone = batch.ids[:, 0].cpu(), batch.global_batch.ids
         chosen = torch.zeros_like(batch.ids[:, 1:], dtype=torch.bool)
         chosen[:, : self.settings.positives] = True
         if batch.unreliable is not None:

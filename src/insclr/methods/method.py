@@ -19,8 +19,8 @@ from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
 from insclr.mining.consistency import Consistency
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize
-from insclr.mining.taught import Taught
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
@@ -63,7 +63,7 @@ class RoundStart:
     kept: Path | None = None  # for files that stay as long as the run; None: as long as the round
     instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
     doubted: bool = False  # nothing has been learned yet: mined pairs must bear each other out
-    taught: Taught | None = None  # what people said of the images
+    feedback: FeedbackGroups | None = None  # what people said of the images
     believed: bool = True  # False: mined pairs are known to be wrong, and what people said is learned alone
 
     def __len__(self) -> int:
@@ -95,14 +95,14 @@ class Prepared:
     candidates: Tensor | None = None  # (N, P) ids, where the round's positives are known beforehand
     positive: Tensor | None = None  # (N, P) bool
     consistency: Consistency | None = None  # whether they bear each other out, where that was asked
-    taught: int = 0  # positives of all images together that people decided, beside the mined ones
+    feedback: int = 0  # positives of all images together that people decided, beside the mined ones
 
     @property
     def positives_per_image(self) -> float | None:
         """How many positives an image has on average, where that is known beforehand."""
         if self.positive is None:
             return None
-        return (float(self.positive.sum()) + self.taught) / len(self.positive)
+        return (float(self.positive.sum()) + self.feedback) / len(self.positive)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Method(ABC):
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss | None:  # noqa: ARG002
         """The loss of a method that brings its own; None where the round asks for labels instead.
 
-        It is the loss of the whole batch (`batch.everyone`), computed by every rank: queues, batch-norm in heads
+        It is the loss of the whole batch (`batch.global_batch`), computed by every rank: queues, batch-norm in heads
         and even assignments then are what one rank would have.
         """
         return None

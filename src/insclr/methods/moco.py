@@ -46,11 +46,11 @@ class Moco(Method):
 
     def _queries(self, batch: Batch) -> Tensor:
         """Projections (T, P) of the first views, with gradient."""
-        projected: Tensor = self.heads["projection"](two_views(batch.everyone.views)[0])
+        projected: Tensor = self.heads["projection"](two_views(batch.global_batch.views)[0])
         return projected
 
     def _info_nce(self, queries: Tensor, batch: Batch) -> Tensor:
-        slow = batch.everyone.momentum
+        slow = batch.global_batch.momentum
         assert slow is not None
         # The network's own slow copy has moved after the last step: its head moves now.
         follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)

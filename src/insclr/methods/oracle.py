@@ -33,7 +33,7 @@ class Oracle(Method):
         """
         anchor = self._instances[batch.ids[:, :1]]  # (T, 1)
         same = self._instances[batch.ids] == anchor  # (T, M); all of them, unless an image was replaced
-        everyone = batch.everyone.ids
+        everyone = batch.global_batch.ids
         return label_batch(
             batch.ids,
             same,

@@ -72,7 +72,7 @@ class Pcl(Moco):
         queries = self._queries(batch)
         loss, numbers = self._info_nce(queries, batch), view_similarities(batch)
         if self._prototypes:
-            ids = batch.everyone.ids[:, 0].cpu()
+            ids = batch.global_batch.ids[:, 0].cpu()
             parts = [proto_nce(queries, one.of_image[ids], one) for one in self._prototypes]
             numbers["prototype_loss"] = torch.stack(parts).detach().mean()
             loss = loss + torch.stack(parts).mean()

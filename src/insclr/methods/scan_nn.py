@@ -46,7 +46,7 @@ class ScanNn(Method):
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Members of the tuple attract; other neighbours of the anchor are no negatives."""
         near = self._near[batch.ids[:, 0].cpu()].to(batch.ids)  # (T, nearest)
-        everyone = batch.everyone.ids
+        everyone = batch.global_batch.ids
         chosen = torch.ones_like(batch.ids[:, 1:], dtype=torch.bool)
         if batch.unreliable is not None:
             chosen &= ~batch.unreliable

@@ -34,5 +34,5 @@ class Simclr(Method):
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Softmax cross-entropy of finding the other view among all views of the batch."""
         # Both views at once, as published: batch-norm in the head then has no way to tell them apart.
-        projected = self.heads["projection"](torch.cat(two_views(batch.everyone.views)))
+        projected = self.heads["projection"](torch.cat(two_views(batch.global_batch.views)))
         return OwnLoss(self._contrast(*projected.chunk(2)), view_similarities(batch))

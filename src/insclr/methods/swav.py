@@ -50,7 +50,7 @@ class Swav(Method):
         prototypes: Any = self.heads["prototypes"]
         with torch.no_grad():
             prototypes.normalize()
-        both = torch.cat(two_views(batch.everyone.views))
+        both = torch.cat(two_views(batch.global_batch.views))
         projected = normalize(self.heads["projection"](both), dim=1)  # (2 T, P)
         scores = list(prototypes(projected, step).chunk(2))
         loss = self._swap(scores, [], self._queue_scores(step))

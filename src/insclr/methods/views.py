@@ -26,7 +26,7 @@ def two_views(views: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def view_similarities(batch: Batch) -> dict[str, Tensor]:
     """Mean cosine of two views of an image and of views of different images, for the log."""
-    first, second = two_views(batch.everyone.views)
+    first, second = two_views(batch.global_batch.views)
     cosines = first @ second.T  # (T, T)
     count = len(cosines)
     own = cosines.diagonal().sum()

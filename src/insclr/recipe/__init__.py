@@ -1,4 +1,4 @@
-"""Recipes: every knob of a run, as checked tables and as TOML."""
+"""Recipes: every setting of a run, as checked tables and as TOML."""
 
 from insclr.recipe.files import from_table, load_recipe, recipe_names, to_toml
 from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings

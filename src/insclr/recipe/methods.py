@@ -18,7 +18,7 @@ from insclr.recipe.rivals import (
     SimclrSettings,
     SwavSettings,
 )
-from insclr.recipe.tables import Auto, MethodTable, Off, knob
+from insclr.recipe.tables import Auto, MethodTable, Off, setting
 
 _PAPER_SCALES = (2**0.5, 1.0, 2**-0.5)
 
@@ -26,35 +26,43 @@ _PAPER_SCALES = (2**0.5, 1.0, 2**-0.5)
 class InsclrSettings(MethodTable):
     """The paper's method: decides in every step, from two memory banks."""
 
-    name: Literal["insclr"] = knob("insclr", "the paper: select in the batch, mine the memory, in every step")
-    variant: Literal["A", "B", "C", "D-anchor", "D"] = knob(
+    name: Literal["insclr"] = setting(
+        "insclr", "the paper: select in the batch, mine the memory, in every step"
+    )
+    variant: Literal["A", "B", "C", "D-anchor", "D"] = setting(
         "D", "A nn; B nn + bank negatives; C selection + bank negatives; D-anchor, D memory mining"
     )
-    neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple", ge=1)
-    pool: int = knob(500, "P: size of the candidate pool", ge=2)
-    strategy: Literal["nn", "augmented", "plain", "relative", "multiscale"] = knob(
+    neighbours: int = setting(3, "N_b: neighbours of the anchor in a tuple", ge=1)
+    pool: int = setting(500, "P: size of the candidate pool", ge=2)
+    strategy: Literal["nn", "augmented", "plain", "relative", "multiscale"] = setting(
         "plain", "positives in the mini-batch: all neighbours (nn), or by which similarity"
     )
-    batch_threshold: float | Auto = knob(0.65, "T_b: cosine above which a tuple member is positive")
-    scales: tuple[Annotated[float, Field(gt=0)], ...] = knob(
+    batch_threshold: float | Auto = setting(0.65, "T_b: cosine above which a tuple member is positive")
+    scales: tuple[Annotated[float, Field(gt=0)], ...] = setting(
         _PAPER_SCALES,
         "strategy multiscale: sizes of the plain views, as multiples of plain_size",
         min_length=1,
     )
-    sparsity: float | Auto | Off = knob("off", "phi: cosines to query-set members below it are dropped")
-    aggregate: Literal["mean", "max"] = knob("mean", "psi: over the query set")
-    choose: Literal["topk", "threshold"] = knob("topk", "how candidates are chosen by their set similarity")
-    k: int = knob(5, "choose topk: candidates added per repeat", ge=1)
-    memory_threshold: float | Auto = knob(0.6, "choose threshold: T_m")
-    repeats: int = knob(4, "R: how often the query set grows", ge=1)
-    candidates: Literal["anchor", "members"] = knob("anchor", "whose pools are searched for positives")
-    accept_above: float | Off = knob("off", "candidates with a pool cosine above this are positives at once")
-    ignore_above: float | Off = knob("off", "unchosen candidates with a pool cosine above this are ignored")
-    ignore_nearest: int = knob(0, "an anchor's so many nearest images are never its negatives", ge=0)
-    pool_negatives: bool = knob(True, "candidates that are not positive are negatives, from the bank")
-    random_negatives: int = knob(100_000, "random bank rows used as negatives", ge=0)
-    bank_from: int = knob(0, "step from which bank rows stand in the loss", ge=0)
-    bank_dtype: Literal["fp32", "fp16"] = knob("fp32", "precision of the memory banks")
+    sparsity: float | Auto | Off = setting("off", "phi: cosines to query-set members below it are dropped")
+    aggregate: Literal["mean", "max"] = setting("mean", "psi: over the query set")
+    choose: Literal["topk", "threshold"] = setting(
+        "topk", "how candidates are chosen by their set similarity"
+    )
+    k: int = setting(5, "choose topk: candidates added per repeat", ge=1)
+    memory_threshold: float | Auto = setting(0.6, "choose threshold: T_m")
+    repeats: int = setting(4, "R: how often the query set grows", ge=1)
+    candidates: Literal["anchor", "members"] = setting("anchor", "whose pools are searched for positives")
+    accept_above: float | Off = setting(
+        "off", "candidates with a pool cosine above this are positives at once"
+    )
+    ignore_above: float | Off = setting(
+        "off", "unchosen candidates with a pool cosine above this are ignored"
+    )
+    ignore_nearest: int = setting(0, "an anchor's so many nearest images are never its negatives", ge=0)
+    pool_negatives: bool = setting(True, "candidates that are not positive are negatives, from the bank")
+    random_negatives: int = setting(100_000, "random bank rows used as negatives", ge=0)
+    bank_from: int = setting(0, "step from which bank rows stand in the loss", ge=0)
+    bank_dtype: Literal["fp32", "fp16"] = setting("fp32", "precision of the memory banks")
 
     @property
     def pool_fits(self) -> bool:
@@ -98,15 +106,15 @@ class InsclrSettings(MethodTable):
 class CalibratedSettings(MethodTable):
     """What ships: decides once a round, by thresholds that the collection's own views measure."""
 
-    name: Literal["calibrated"] = knob(
+    name: Literal["calibrated"] = setting(
         "calibrated", "decide once a round, by thresholds measured on the collection's own views"
     )
-    variant: Literal["A", "C", "D-anchor", "D"] = knob(
+    variant: Literal["A", "C", "D-anchor", "D"] = setting(
         "D",
         "A nearest; C nearest above a threshold; D-anchor and mutual neighbours; D and shared neighbourhoods",
     )
-    neighbours: int = knob(3, "N_b: neighbours of the anchor in a tuple", ge=1)
-    pool: int | Auto = knob("auto", "P: size of the candidate pool")
+    neighbours: int = setting(3, "N_b: neighbours of the anchor in a tuple", ge=1)
+    pool: int | Auto = setting("auto", "P: size of the candidate pool")
 
     @property
     def pool_fits(self) -> bool:

@@ -1,4 +1,4 @@
-"""Every knob of a run, written once. The defaults are the paper's numbers."""
+"""Every setting of a run, written once. The defaults are the paper's numbers."""
 
 import hashlib
 from typing import Annotated, Any, Literal
@@ -6,33 +6,35 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings
-from insclr.recipe.tables import Auto, Table, knob
+from insclr.recipe.tables import Auto, Table, setting
 
 
 class NetworkRecipe(Table):
     """The descriptor network."""
 
-    backbone: str = knob("efficientnet_lite0", "a timm model name, or the embedded efficientnet_lite0")
-    weights: str = knob("", "a file with the backbone's weights; empty = embedded, or timm's hub")
-    pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = knob(
+    backbone: str = setting("efficientnet_lite0", "a timm model name, or the embedded efficientnet_lite0")
+    weights: str = setting("", "a file with the backbone's weights; empty = embedded, or timm's hub")
+    pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = setting(
         "gem", "feature map to vector"
     )
-    gem_p: float = knob(3.0, "GeM's exponent", gt=0)
-    normalise_pooled: bool = knob(True, "L2-normalise the pooled features before the fully connected layer")
-    dim: int = knob(
+    gem_p: float = setting(3.0, "GeM's exponent", gt=0)
+    normalise_pooled: bool = setting(
+        True, "L2-normalise the pooled features before the fully connected layer"
+    )
+    dim: int = setting(
         512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0, le=16_384
     )
-    bias: bool = knob(
+    bias: bool = setting(
         False, "the fc has a bias; a start other than random needs one, and a random one hides what Wx says"
     )
-    start: Literal["random", "pca", "views"] = knob(
+    start: Literal["random", "pca", "views"] = setting(
         "random", "the fc's start: random; pca; views = a whitening of what views and mined pairs change"
     )
-    start_power: float = knob(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening", ge=0, le=1)
-    keep_start: float = knob(
+    start_power: float = setting(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening", ge=0, le=1)
+    keep_start: float = setting(
         0.0, "share of its start that the trained fc is mixed with in the end; 0 = none", ge=0, le=1
     )
-    renew_start: bool = knob(
+    renew_start: bool = setting(
         False,
         "after a round that other layers learned in, give the fc a start made of what they learned",
     )
@@ -60,12 +62,12 @@ class NetworkRecipe(Table):
 class DescriptorRecipe(Table):
     """How descriptors are extracted; a trained model remembers it."""
 
-    size: int = knob(1024, "side of the image fed to the network, in pixels", ge=16)
-    fit: Literal["longest", "square"] = knob("longest", "scale the longest side, or squash to a square")
-    scales: tuple[Annotated[float, Field(gt=0)], ...] = knob(
+    size: int = setting(1024, "side of the image fed to the network, in pixels", ge=16)
+    fit: Literal["longest", "square"] = setting("longest", "scale the longest side, or squash to a square")
+    scales: tuple[Annotated[float, Field(gt=0)], ...] = setting(
         (2**0.5, 1.0, 2**-0.5), "multiples of size; unit descriptors are averaged", min_length=1
     )
-    zoom: float = knob(
+    zoom: float = setting(
         0.0, "a second, mirrored view of this share of each side, about the centre; 0 = none", ge=0, le=1
     )
 
@@ -73,15 +75,15 @@ class DescriptorRecipe(Table):
 class LossRecipe(Table):
     """The loss over the pairs that a method labels."""
 
-    form: Literal["contrastive", "softmax"] = knob(
+    form: Literal["contrastive", "softmax"] = setting(
         "contrastive",
         "negatives above a margin against positives (paper); each positive against all negatives",
     )
-    margin: float | Auto = knob(0.4, "a negative counts only while its cosine is above this")
-    normalise: Literal["sum", "mean", "batch"] = knob(
+    margin: float | Auto = setting(0.4, "a negative counts only while its cosine is above this")
+    normalise: Literal["sum", "mean", "batch"] = setting(
         "sum", "per query image: sum (paper); mean of positives and of negatives; sum over the whole batch"
     )
-    temperature: float = knob(0.2, "cosines are divided by it before the softmax", gt=0)
+    temperature: float = setting(0.2, "cosines are divided by it before the softmax", gt=0)
 
     def unread(self) -> dict[str, str]:
         """Keys that nothing reads beside the others."""
@@ -92,31 +94,35 @@ class LossRecipe(Table):
 class RoundRecipe(Table):
     """One round: its candidate pool is built by the network as it stands when the round begins."""
 
-    train: Literal["all", "late", "fc"] = knob(
+    train: Literal["all", "late", "fc"] = setting(
         "all", "all layers on images; the late layers on cached maps; the fc alone on cached pooled features"
     )
-    refine: bool = knob(False, "train a square layer on top of the fc as it stands, and fold both into one")
-    steps: int = knob(40_000, "iterations; with a time budget, at most so many", ge=1)
-    epochs: float = knob(0.0, "at most so many times every image is an anchor; 0 = no limit", ge=0)
-    tuples: int = knob(16, "training tuples in a batch: an anchor and the method's neighbours each", ge=1)
-    augmented_size: int = knob(224, "side of the augmented view, in pixels", ge=16)
-    plain_size: int = knob(512, "side of the plain view, in pixels", ge=16)
-    crop: tuple[float, float] = knob(
+    refine: bool = setting(
+        False, "train a square layer on top of the fc as it stands, and fold both into one"
+    )
+    steps: int = setting(40_000, "iterations; with a time budget, at most so many", ge=1)
+    epochs: float = setting(0.0, "at most so many times every image is an anchor; 0 = no limit", ge=0)
+    tuples: int = setting(16, "training tuples in a batch: an anchor and the method's neighbours each", ge=1)
+    augmented_size: int = setting(224, "side of the augmented view, in pixels", ge=16)
+    plain_size: int = setting(512, "side of the plain view, in pixels", ge=16)
+    crop: tuple[float, float] = setting(
         (0.4, 1.0), "augmented view: least and largest share of the image's area"
     )
-    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav"] = knob(
+    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav"] = setting(
         "paper", "what is done to an augmented view beside crop and flip: nothing (paper), or as published"
     )
-    cached_views: int = knob(3, "augmented views cached per image, where features or maps are cached", ge=1)
-    lr: float = knob(1e-4, "learning rate of the backbone", gt=0)
-    fc_lr: float = knob(0.0, "learning rate of the fully connected layer; 0 = the backbone's", ge=0)
-    schedule: Literal["step", "cosine", "constant"] = knob("step", "how the learning rate falls")
-    milestones: tuple[int, ...] = knob((), "schedule step: divide by ten at these iterations")
-    warmup: int = knob(0, "iterations of linear warm-up", ge=0)
-    weight_decay: float = knob(1e-4, "of Adam", ge=0)
-    clip: float = knob(0.0, "largest norm of the gradient; 0 = off", ge=0)
-    batch_norm: Literal["frozen", "live"] = knob("live", "statistics of batch-norm layers")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = knob(
+    cached_views: int = setting(
+        3, "augmented views cached per image, where features or maps are cached", ge=1
+    )
+    lr: float = setting(1e-4, "learning rate of the backbone", gt=0)
+    fc_lr: float = setting(0.0, "learning rate of the fully connected layer; 0 = the backbone's", ge=0)
+    schedule: Literal["step", "cosine", "constant"] = setting("step", "how the learning rate falls")
+    milestones: tuple[int, ...] = setting((), "schedule step: divide by ten at these iterations")
+    warmup: int = setting(0, "iterations of linear warm-up", ge=0)
+    weight_decay: float = setting(1e-4, "of Adam", ge=0)
+    clip: float = setting(0.0, "largest norm of the gradient; 0 = off", ge=0)
+    batch_norm: Literal["frozen", "live"] = setting("live", "statistics of batch-norm layers")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "arithmetic of the network; auto = fp32, but bf16 for cached views and late layers on an x86 CPU that has it",
     )
@@ -153,19 +159,19 @@ class RoundRecipe(Table):
 class Recipe(Table):
     """A whole run."""
 
-    name: str = knob("custom", "what the recipe is called")
-    about: str = knob("", "one line for people")
-    seed: int = knob(0, "one seed gives one run")
-    minutes: float = knob(0.0, "time budget of the rounds that train more than the fc; 0 = none", ge=0)
-    guard: bool = knob(False, "watch the run without labels; step back where it gets worse")
-    large_size: int = knob(
+    name: str = setting("custom", "what the recipe is called")
+    about: str = setting("", "one line for people")
+    seed: int = setting(0, "one seed gives one run")
+    minutes: float = setting(0.0, "time budget of the rounds that train more than the fc; 0 = none", ge=0)
+    guard: bool = setting(False, "watch the run without labels; step back where it gets worse")
+    large_size: int = setting(
         0,
         "side of every view instead, where most photos have as many pixels; 0 = never, as with a size set by hand",
         ge=0,
     )
-    workers: int = knob(-1, "processes that decode images; -1 = by the number of cores", ge=-1)
-    checkpoint_every: int = knob(500, "iterations between checkpoints", ge=1)
-    keep_checkpoints: int = knob(2, "the last so many checkpoints of a round are kept", ge=1)
+    workers: int = setting(-1, "processes that decode images; -1 = by the number of cores", ge=-1)
+    checkpoint_every: int = setting(500, "iterations between checkpoints", ge=1)
+    keep_checkpoints: int = setting(2, "the last so many checkpoints of a round are kept", ge=1)
     network: NetworkRecipe = Field(default_factory=NetworkRecipe)
     descriptor: DescriptorRecipe = Field(default_factory=DescriptorRecipe)
     rounds: tuple[RoundRecipe, ...] = Field(default=(RoundRecipe(),), min_length=1)

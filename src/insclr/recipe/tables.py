@@ -8,7 +8,7 @@ Auto = Literal["auto"]  # measured on the collection itself, without labels, whe
 Off = Literal["off"]
 
 
-def knob(default: Any, doc: str, **limits: Any) -> Any:
+def setting(default: Any, doc: str, **limits: Any) -> Any:
     """A documented field: the text is printed as a comment in every recipe file."""
     return Field(default, description=doc, **limits)
 

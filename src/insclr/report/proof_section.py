@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from insclr.feedback.feedback import read_said
+from insclr.feedback.feedback import read_feedback
 from insclr.feedback.proof import ENOUGH, FairSample, FirstResults
 from insclr.report.run_report import write_report
 from insclr.run_folder import kept_recipe, note_measured
@@ -15,7 +15,7 @@ def report_proof(stores: Sequence[Store], titles: Sequence[str]) -> list[str]:
 
     Once enough results are judged, the report of the first store's run says it too.
     """
-    sample = FairSample([FirstResults(one) for one in stores], read_said(stores[0]))
+    sample = FairSample([FirstResults(one) for one in stores], read_feedback(stores[0]))
     found = [sample.precision(place) for place in range(len(stores))]
     run = Path(stores[0].info.model)
     if found[0].judged >= ENOUGH and kept_recipe(run) is not None:

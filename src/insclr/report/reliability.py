@@ -7,7 +7,7 @@ from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.results import LabelResult
 from insclr.report.charts import Mark, Series, line_chart
 from insclr.report.page import write_page
-from insclr.search.score import LINE, SURE
+from insclr.search.score import DISPLAY_THRESHOLD, SURE
 
 
 def reliability_chart(title: str, measured: Calibration, answered: Calibration | None = None) -> str:
@@ -16,7 +16,7 @@ def reliability_chart(title: str, measured: Calibration, answered: Calibration |
     lines = [should, Series("without labels", _points(measured), colour=1, dots=True)]
     if answered:
         lines.append(Series(f"after {ANSWERS} answers", _points(answered), colour=2, dots=True))
-    marks = [Mark(100 * LINE, "the line"), Mark(100 * SURE, "sure")]
+    marks = [Mark(100 * DISPLAY_THRESHOLD, "the line"), Mark(100 * SURE, "sure")]
     return line_chart(
         title, lines, marks=marks, x_label="score, %", percent=True, from_zero=True, breaks=False
     )

@@ -26,7 +26,7 @@ from insclr.search.local.extractor import (
 from insclr.search.local.features import require_opencv
 from insclr.search.local.keep import drop_gone, keep_features
 from insclr.search.local.keep_asmk import keep_asmk
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.score import calibrate_store
 from insclr.shards import Shard
 from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
@@ -148,7 +148,7 @@ def _keep_parts(
     store: Store, describer: Describer, *, local: bool, extractor: Extractor | None, asmk: bool
 ) -> None:
     """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         if local or extractor is not None or has_local_features(kept):
             keep_features(store, kept, choose_extractor(kept, extractor))

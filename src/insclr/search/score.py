@@ -29,7 +29,7 @@ SURE = 0.8  # "sure": at least four of five such matches are right
 LIKELY = 0.5  # more likely right than wrong
 # The line: one in four. The cut-off with the best F1 lies at half of that F1 (Lipton et al., 2014), so that 0.5 would
 # leave out most right matches of every collection that is searched less than perfectly.
-LINE = 0.25
+DISPLAY_THRESHOLD = 0.25
 # "maybe" begins at the line once answers have shown what scores mean here, and before that further down: without
 # labels a score may be far too low, and next to nothing that is right should be called "other".
 _WIDE = 0.05
@@ -85,12 +85,12 @@ class ScoreCurve:
     @property
     def cutoff(self) -> float:
         """The cosine of the line."""
-        return self.similarity_at(LINE)
+        return self.similarity_at(DISPLAY_THRESHOLD)
 
     @property
     def maybe(self) -> float:
         """The score at which "maybe" begins."""
-        return LINE if self.answers >= _ENOUGH_ANSWERS else _WIDE
+        return DISPLAY_THRESHOLD if self.answers >= _ENOUGH_ANSWERS else _WIDE
 
     def band(self, score: float) -> Band:
         """What a score means: sure from 0.8 on; maybe from 0.25 on, before there are 100 answers from 0.05 on."""

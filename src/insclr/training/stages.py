@@ -14,11 +14,11 @@ from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
-from insclr.feedback.asking import taught_images
+from insclr.feedback.asking import feedback_groups
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
-from insclr.mining.taught import Taught
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.model.model_file import MODEL_NAME, save_model
 from insclr.model.network import create_network, digest_weights
 from insclr.model.refined import RefinedLinear
@@ -34,10 +34,10 @@ from insclr.training.guard import Health, disbelieved, measure, unsafe, worse
 from insclr.training.plan import Plan
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures, require_late
+from insclr.training.run_logger import RunLogger
 from insclr.training.schedule import seconds_for_round
 from insclr.training.sources.choose import choose_source
 from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
-from insclr.training.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -124,21 +124,21 @@ class Training:
         self.features.usable = usable
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
-        self.taught = self._read_taught()
+        self.feedback = self._read_feedback()
         if features is not None and ranks.first:
             with working("measuring the collection"):
                 self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
-        self.watch = Watch(run, self.tracker, self.images, self.instances, ranks)
+        self.watch = RunLogger(run, self.tracker, self.images, self.instances, ranks)
 
-    def _read_taught(self) -> Taught | None:
+    def _read_feedback(self) -> FeedbackGroups | None:
         """What people said; kept by the run, so that it stays the same while they go on answering."""
         with self.ranks.in_turn():
             store = self.run.answers(self.answers)
             if store is None:
                 return None
-            return self.run.taught(lambda: taught_images(store, self.images))
+            return self.run.feedback(lambda: feedback_groups(store, self.images))
 
     def _start_fc(self, features: PooledFeatures, *, mined: bool = True) -> None:
         wanted, fc = self.recipe.network, self.network.fc
@@ -154,7 +154,7 @@ class Training:
                 self.network.dim,
                 settings,
                 self.recipe.seed,
-                self.taught,
+                self.feedback,
                 mined=mined,
             )
         apply_start(fc, start)
@@ -190,7 +190,7 @@ class Training:
             )
         untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
         self.plan.begin_round(index)
-        if self.taught is None and not self._believes_mined():
+        if self.feedback is None and not self._believes_mined():
             self.watch.skipped(number, "what was mined before cannot be believed", None)
             self._end_round(number)
             return
@@ -198,7 +198,7 @@ class Training:
             renewed = self._renew_start(index)
             start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
             prepared = self._prepare(method, recipe, start)
-            if self.taught is not None and disbelieved(prepared):
+            if self.feedback is not None and disbelieved(prepared):
                 self._start_without_mined(start)
                 start = self._round_start(number, recipe, method.needs, untrained_fc=untrained)
                 prepared = self._prepare(method, recipe, start)
@@ -245,8 +245,8 @@ class Training:
             instances=self.instances if needs.labels else None,
             # Later, what was learned agrees with itself, right or wrong.
             doubted=self.recipe.guard and not self._learned(number - 1) and self._believes_mined(),
-            taught=self.taught,
-            believed=self.taught is None or self._believes_mined(),
+            feedback=self.feedback,
+            believed=self.feedback is None or self._believes_mined(),
         )
 
     def _believes_mined(self) -> bool:
@@ -377,9 +377,9 @@ class Training:
             notes = {"images": str(len(self.images))}
             if any(each.method.supervised for each in self.recipe.rounds):
                 notes["labels"] = "this model was TRAINED WITH LABELS"
-            if self.taught is not None:
+            if self.feedback is not None:
                 notes["answers"] = (
-                    f"{int(self.taught.taught.sum())} images are of groups that people spoke about"
+                    f"{int(self.feedback.decided.sum())} images are of groups that people spoke about"
                 )
             save_model(self.run.path / MODEL_NAME, self.network, self.recipe, notes)
         self.ranks.barrier()

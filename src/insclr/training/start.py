@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
+from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
-from insclr.mining.taught import Taught
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
 from insclr.recipe import CalibratedSettings, MethodSettings
@@ -52,14 +52,14 @@ def views_start(
     dim: int,
     settings: MethodSettings,
     seed: int,
-    taught: Taught | None = None,
+    feedback: FeedbackGroups | None = None,
     *,
     mined: bool = True,
 ) -> Start:
     """Whiten what augmentation and mined pairs change: from pooled features (N, C) and (V, N, C).
 
     Pairs are always mined by measured thresholds, since no layer is trained yet: by the variant and the N_b of
-    `settings` where they are of the calibrated method. Without `mined` the views alone decide, and what was `taught`.
+    `settings` where they are of the calibrated method. Without `mined` the views alone decide, and the `feedback`.
     """
     settings = settings if isinstance(settings, CalibratedSettings) else CalibratedSettings()
     some = slice(None, None, 1 + len(plain) // _MAX_LEARNED_FROM)
@@ -79,7 +79,7 @@ def views_start(
     if size.whole:
         reasons.append(f"images of an instance = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
-    told = None if taught is None else taught.some(some)
+    told = None if feedback is None else feedback.some(some)
     for _ in range(_PASSES):
         positive = _label(seen, pool, size, settings).positive
         if not mined:

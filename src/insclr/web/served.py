@@ -13,13 +13,13 @@ from insclr.arrays import Descriptors
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.data.formats import on_disk
 from insclr.describe.describer import Describer
-from insclr.feedback.feedback_cache import SaidState
+from insclr.feedback.feedback_cache import FeedbackCache
 from insclr.feedback.proof import FirstResults
 from insclr.files import is_there, whole_file
 from insclr.search.columns import Column, columns_of
 from insclr.search.local.extractor import Extractor, read_features, store_extractor
 from insclr.search.local.features import LocalFeatures
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.score import score_curve_of
 from insclr.store import Row, Store
 from insclr.web.decode_pool import DecodePool
@@ -53,7 +53,7 @@ class ServedStore:
         self.describer = describer
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
         self._results: tuple[str, FirstResults] | None = None
-        self.said = SaidState(store)
+        self.said = FeedbackCache(store)
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""
@@ -84,7 +84,7 @@ class ServedStore:
 
     def local_features(self, row: Row, extractor: Extractor) -> LocalFeatures | None:
         """The local features that this extractor made of a row's picture; None where none are kept."""
-        kept = KeptParts(self.store.parts)
+        kept = LocalFeatureDatabase(self.store.parts)
         try:
             return read_features(kept, extractor, [row.image.hash]).get(row.image.hash)
         finally:

@@ -17,7 +17,7 @@ from insclr.feedback.feedback import (
     undo,
     whole_act,
 )
-from insclr.feedback.things import ShownThing, hashes_of, made_durable
+from insclr.feedback.things import ShownThing, assign_permanent_id, hashes_of
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
 from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
 from insclr.web.queries import parse_row
@@ -159,7 +159,7 @@ def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
 def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done:
     """Give a thing a name."""
     home, found = _found(served, store, thing)
-    id_, entries = made_durable(found)
+    id_, entries = assign_permanent_id(found)
     if entries:  # its photos and its name are one act, and one undo
         entries = name_thing(id_, body.name, [row.image.hash for row in found.rows])
     else:
@@ -173,7 +173,7 @@ def remove(served: Offer, store: StoreNumber, thing: ThingId, body: Chosen) -> D
     """Take photos out of a thing: not this one."""
     home, found = _found(served, store, thing)
     images = hashes_of(found, _ids(served, home, body))
-    id_, entries = made_durable(found)
+    id_, entries = assign_permanent_id(found)
     home.said.append([*entries, *remove_images(id_, images)])
     return Done(id=id_, said=f"{len(images)} taken out")
 
@@ -185,7 +185,7 @@ def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Do
     images = hashes_of(found, _ids(served, home, body))
     if len(images) == len(found.rows):
         raise Refused(400, "leave at least one photo in the thing that you split")
-    id_, entries = made_durable(found)
+    id_, entries = assign_permanent_id(found)
     own = f"thing-{secrets.token_hex(8)}"
     home.said.append([*entries, *name_thing(own, body.name, images, split_from=id_)])
     return Done(id=own, said="split")
@@ -198,8 +198,8 @@ def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Do
     into = home.said.gallery().thing(body.into)
     if into.id == found.id:
         raise Refused(400, "a thing cannot be joined with itself")
-    id_, entries = made_durable(found)
-    into_id, more = made_durable(into)
+    id_, entries = assign_permanent_id(found)
+    into_id, more = assign_permanent_id(into)
     home.said.append([*entries, *more, merge_things(into_id, id_)])
     return Done(id=into_id, said="joined")
 
@@ -208,7 +208,7 @@ def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Do
 def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Done:
     """Leave a thing out of the gallery, or show it again."""
     home, found = _found(served, store, thing)
-    id_, entries = made_durable(found)
+    id_, entries = assign_permanent_id(found)
     home.said.append([*entries, hide_thing(id_, hidden=body.hidden)])
     return Done(id=id_, said="hidden" if body.hidden else "shown")
 

@@ -18,7 +18,7 @@ from insclr.search.index import index_images
 from insclr.search.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
 from insclr.search.local.cells import MAX_CELLS, Cells, image_cells
 from insclr.search.local.keep_asmk import AsmkSearch, CellsOf, keep_asmk
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.local.ranking import QueryDetails
 from insclr.search.search import Search, search_set
 from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
@@ -140,7 +140,7 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
         describer, list_images(photos), store_at, prune=True
     )  # a store that has them goes on having them
     store = open_store(store_at)
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     assert kept.hashes("asmk") == {row.image.hash for row in store.rows_by_path().values()}
     kept.close()
     matches = search_set(
@@ -154,7 +154,7 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
     store.close()
 
 
-def described_store(at: Path, count: int) -> tuple[Store, KeptParts, CellsOf]:
+def described_store(at: Path, count: int) -> tuple[Store, LocalFeatureDatabase, CellsOf]:
     """A store of so many photos, the file of its parts, and what describes their cells."""
     photos = at / "photos"
     photos.mkdir(parents=True)
@@ -171,7 +171,7 @@ def described_store(at: Path, count: int) -> tuple[Store, KeptParts, CellsOf]:
         seeds = [int(np.asarray(one).sum()) for one in pictures]
         return [Cells(unit(300, 160, seed=seed), np.zeros((300, 4), np.float32)) for seed in seeds]
 
-    return store, KeptParts(store.parts), cells_of
+    return store, LocalFeatureDatabase(store.parts), cells_of
 
 
 def test_a_search_while_they_are_made_does_not_hide_the_rest(tmp_path: Path) -> None:
@@ -192,13 +192,13 @@ def test_two_stores_are_read_once_each(tmp_path: Path, monkeypatch: pytest.Monke
         store, kept, cells_of = described_store(tmp_path / str(number), 3 + number)
         keep_asmk(store, kept, cells_of, 64)
         stores.append(store)
-    real = KeptParts.every
+    real = LocalFeatureDatabase.every
 
-    def counted(self: KeptParts, table: str) -> Iterator[tuple[str, bytes]]:
+    def counted(self: LocalFeatureDatabase, table: str) -> Iterator[tuple[str, bytes]]:
         reads.append(table)
         return real(self, table)
 
-    monkeypatch.setattr(KeptParts, "every", counted)
+    monkeypatch.setattr(LocalFeatureDatabase, "every", counted)
     searcher, query = AsmkSearch(), cells_of([textured(0, 64)])
     found = [len(searcher.scores(store, query)[0]) for store in stores * 2]
     assert (found, len(reads)) == ([3, 4, 3, 4], 2)

@@ -19,7 +19,7 @@ from insclr.search.index import index_images
 from insclr.search.local.extractor import Extractor, open_extractor, store_extractor
 from insclr.search.local.features import MAX_FEATURES, LocalFeatures
 from insclr.search.local.geometry import verify
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.local.ranking import QueryDetails
 from insclr.search.local.verification import query_parts
 from insclr.search.search import Match, Search, search_set
@@ -81,7 +81,7 @@ def opened(file: Path, matcher: Path | None = None) -> Extractor:
 
 
 def kept_of(store: Store, table: str) -> dict[str, bytes]:
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         return dict(kept.every(table)) if kept.hashes(table) else {}
     finally:

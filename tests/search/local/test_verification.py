@@ -14,7 +14,7 @@ from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.search.index import index_images
 from insclr.search.local import extractor
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.local.ranking import QueryDetails
 from insclr.search.local.verification import query_parts
 from insclr.search.search import Match, Search, search_set
@@ -46,7 +46,7 @@ def search(store: Store, query: Image.Image, **asked: object) -> list[Match]:
 
 
 def kept_hashes(store: Store) -> set[str]:
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         return kept.hashes("sift")
     finally:
@@ -88,7 +88,7 @@ def test_missing_features_are_said_and_the_photos_keep_their_place(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     store = open_store(uri)
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     kept.drop([store.rows_by_path()["50.png"].image.hash])
     kept.close()
     with caplog.at_level(logging.WARNING):
@@ -138,7 +138,7 @@ def test_a_damaged_file_of_features_is_told(photos: Path, tmp_path: Path) -> Non
 def test_kept_features_are_what_extraction_gives(photos: Path, tmp_path: Path) -> None:
     index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local=True)
     store = open_store(tmp_path / "s")
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     row = store.rows_by_path()["51.png"]
     found = kept.read("sift", [row.image.hash])[row.image.hash]
     kept.close()

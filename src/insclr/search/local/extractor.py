@@ -13,7 +13,7 @@ from insclr.data.decode import Box
 from insclr.errors import UserError
 from insclr.search.local.features import LocalFeatures, extract_features, require_opencv
 from insclr.search.local.geometry import Pairs, match_features
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Store
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def open_extractor(name: str, matcher: str = "") -> Extractor | None:
     return open_learned(name, matcher)
 
 
-def kept_extractor(kept: KeptParts) -> Extractor:
+def kept_extractor(kept: LocalFeatureDatabase) -> Extractor:
     """The extractor of what is kept beside a store; UserError where its weights are gone or others."""
     note = _read_note(kept)
     if note is None:
@@ -80,19 +80,19 @@ def kept_extractor(kept: KeptParts) -> Extractor:
 
 def store_extractor(store: Store) -> Extractor:
     """The extractor of a store's local features."""
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         return kept_extractor(kept)
     finally:
         kept.close()
 
 
-def has_local_features(kept: KeptParts) -> bool:
+def has_local_features(kept: LocalFeatureDatabase) -> bool:
     """Whether local features are kept, or were asked for."""
     return kept.note(_NOTE) is not None or bool(kept.hashes(SIFT.table))
 
 
-def choose_extractor(kept: KeptParts, wanted: Extractor | None) -> Extractor:
+def choose_extractor(kept: LocalFeatureDatabase, wanted: Extractor | None) -> Extractor:
     """The extractor to go on with: the wanted one, else that of what is kept.
 
     Where it is another one than before, what is kept is forgotten: all of it is made anew.
@@ -111,7 +111,9 @@ def choose_extractor(kept: KeptParts, wanted: Extractor | None) -> Extractor:
     return wanted
 
 
-def read_features(kept: KeptParts, extractor: Extractor, hashes: list[str]) -> dict[str, LocalFeatures]:
+def read_features(
+    kept: LocalFeatureDatabase, extractor: Extractor, hashes: list[str]
+) -> dict[str, LocalFeatures]:
     """The features of these images that an extractor has made; those without are left out."""
     if not is_of(kept, extractor):
         return {}
@@ -123,13 +125,13 @@ def read_features(kept: KeptParts, extractor: Extractor, hashes: list[str]) -> d
         raise kept.damaged() from error
 
 
-def is_of(kept: KeptParts, extractor: Extractor) -> bool:
+def is_of(kept: LocalFeatureDatabase, extractor: Extractor) -> bool:
     """Whether what is kept was made by this extractor."""
     note = _read_note(kept)
     return extractor.fingerprint == (SIFT.fingerprint if note is None else note["fingerprint"])
 
 
-def _read_note(kept: KeptParts) -> dict[str, str] | None:
+def _read_note(kept: LocalFeatureDatabase) -> dict[str, str] | None:
     """What made the features that are kept; None for SIFT."""
     note = kept.note(_NOTE)
     if note is None:

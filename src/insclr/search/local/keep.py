@@ -10,14 +10,14 @@ from insclr.files import content_hash
 from insclr.progress import progress_bar
 from insclr.search.local.extractor import Extractor
 from insclr.search.local.features import LONGEST, require_opencv
-from insclr.search.local.kept import TABLES, KeptParts
+from insclr.search.local.local_feature_database import TABLES, LocalFeatureDatabase
 from insclr.store import Row, Store
 
 _log = logging.getLogger(__name__)
 _PART = 64  # images written at once
 
 
-def keep_features(store: Store, kept: KeptParts, extractor: Extractor) -> None:
+def keep_features(store: Store, kept: LocalFeatureDatabase, extractor: Extractor) -> None:
     """Extract the local features of every row that has none.
 
     A file that has changed since it was indexed, or cannot be read, has none until the next `insclr index`.
@@ -35,7 +35,7 @@ def keep_features(store: Store, kept: KeptParts, extractor: Extractor) -> None:
             bar.advance(len(part))
 
 
-def drop_gone(store: Store, kept: KeptParts) -> None:
+def drop_gone(store: Store, kept: LocalFeatureDatabase) -> None:
     """Forget what is kept of images that are no longer in the store."""
     there = {row.image.hash for row in store.rows_by_path().values()}
     kept.drop(set[str]().union(*map(kept.hashes, TABLES)) - there)

@@ -15,7 +15,7 @@ from insclr.progress import progress_bar
 from insclr.search.local.asmk import QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
 from insclr.search.local.cells import Cells
 from insclr.search.local.keep import image_contents
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Row, Store
 
 CellsOf = Callable[[Sequence[Image.Image]], list[Cells]]
@@ -28,7 +28,7 @@ _STORES = 2  # whose inverted files are held at once: the page compares two
 _OUTGROWN = 2.0  # times the images it was learned for: then the vocabulary is learned anew
 
 
-def keep_asmk(store: Store, kept: KeptParts, cells_of: CellsOf, longest: int) -> None:
+def keep_asmk(store: Store, kept: LocalFeatureDatabase, cells_of: CellsOf, longest: int) -> None:
     """Aggregate the local descriptors of every row that has none kept.
 
     The first run learns the vocabulary from a sample of the collection; later ones use it, until the collection has
@@ -94,7 +94,7 @@ class AsmkSearch:
 
     def scores(self, store: Store, queries: Sequence[Cells]) -> tuple[Ids, Scores]:
         """Ids of the rows that have aggregated descriptors, and the mean similarity of the queries with them."""
-        kept = KeptParts(store.parts)
+        kept = LocalFeatureDatabase(store.parts)
         try:
             with self._lock:
                 of = store.version(), kept.note(_MADE) or b""
@@ -110,7 +110,7 @@ class AsmkSearch:
         return loaded.ids, np.mean([loaded.file.scores(one) for one in aggregated], axis=0).astype(np.float32)
 
 
-def _load(store: Store, kept: KeptParts, of: tuple[str, bytes]) -> _Loaded:
+def _load(store: Store, kept: LocalFeatureDatabase, of: tuple[str, bytes]) -> _Loaded:
     known = kept.note(_NOTE)
     found = {content: Aggregated.from_bytes(one) for content, one in kept.every("asmk")}
     if known is None or not found:

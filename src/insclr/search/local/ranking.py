@@ -15,7 +15,7 @@ from insclr.search.local import dsm
 from insclr.search.local.cells import Cells
 from insclr.search.local.dsm import verify_cells
 from insclr.search.local.geometry import Geometry
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.search.local.verification import VERIFIED, QueryParts, Verified, verified_order, verify_rows
 from insclr.store import Store
 
@@ -96,7 +96,7 @@ def verified(store: Store, found: Results, name: str, query: QueryDetails) -> Re
             "the query has no points to match (one colour, blurred or tiny): its results are not verified"
         )
         return found
-    kept = KeptParts(store.parts)
+    kept = LocalFeatureDatabase(store.parts)
     try:
         judged = verify_rows(store, kept, query.parts, found.ids[:VERIFIED])
     finally:

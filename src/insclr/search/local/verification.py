@@ -17,7 +17,7 @@ from insclr.progress import progress_bar
 from insclr.search.local.extractor import SIFT, Extractor, read_features
 from insclr.search.local.features import LONGEST, LocalFeatures, require_opencv
 from insclr.search.local.geometry import Geometry, verify
-from insclr.search.local.kept import KeptParts
+from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Store
 
 VERIFIED = 50  # results of a query that are looked at
@@ -56,7 +56,9 @@ class Verified:
     looked: list[bool]
 
 
-def verify_rows(store: Store, kept: KeptParts, queries: Sequence[QueryParts], ids: Ids) -> Verified:
+def verify_rows(
+    store: Store, kept: LocalFeatureDatabase, queries: Sequence[QueryParts], ids: Ids
+) -> Verified:
     """Compare the queries with these rows; of several queries the one with most inliers counts.
 
     A row whose local features are missing has no geometry; UserError where all are.

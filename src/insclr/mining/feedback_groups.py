@@ -1,4 +1,4 @@
-"""What people taught about the images of a collection, ready for a method to learn from."""
+"""Feedback about the images of a collection, ready for a method to learn from."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,18 +10,18 @@ _PAIRS_AN_IMAGE = 10  # drawn of its group
 
 
 @dataclass(frozen=True)
-class Taught:
+class FeedbackGroups:
     """Groups of N images, which of them people spoke about, and which groups they said are different."""
 
     groups: Tensor  # (N,) int64, numbered from 0
-    spoken: Tensor  # (N,) bool: of a group that an answer or a name is about
+    has_feedback: Tensor  # (N,) bool: of a group that an answer or a name is about
     apart: Tensor  # (A, 2) int64: groups that show different instances
 
     @cached_property
     def _number(self) -> Tensor:
         """The groups that people spoke about, numbered without gaps; -1 for all others. (groups,)"""
         known = torch.zeros(int(self.groups.max()) + 1, dtype=torch.bool)
-        known[self.groups[self.spoken]] = True
+        known[self.groups[self.has_feedback]] = True
         numbers = known.cumsum(0) - 1
         return torch.where(known, numbers, -1)
 
@@ -37,13 +37,13 @@ class Taught:
         return found
 
     @cached_property
-    def taught(self) -> Tensor:
+    def decided(self) -> Tensor:
         """Images (N,) whose positives people decided: of a group that they spoke about, with others in it."""
-        return self.spoken & (torch.bincount(self.groups)[self.groups] > 1)
+        return self.has_feedback & (torch.bincount(self.groups)[self.groups] > 1)
 
     def positives(self) -> int:
-        """How many positives people decided: the other members of the group of every image that they taught."""
-        return int((torch.bincount(self.groups)[self.groups] - 1)[self.taught].sum())
+        """How many positives people decided: the other members of the group of every image in `decided`."""
+        return int((torch.bincount(self.groups)[self.groups] - 1)[self.decided].sum())
 
     def same(self, anchors: Tensor, images: Tensor) -> Tensor:
         """Whether `images` (T, J) are of the group of their anchor (T,)."""
@@ -55,14 +55,14 @@ class Taught:
         number = self._number[self.groups].to(anchors.device)
         return self._different.to(anchors.device)[number[anchors][:, None], number[images]]
 
-    def some(self, rows: slice) -> "Taught":
+    def some(self, rows: slice) -> "FeedbackGroups":
         """The same of some of the images."""
-        return Taught(self.groups[rows], self.spoken[rows], self.apart)
+        return FeedbackGroups(self.groups[rows], self.has_feedback[rows], self.apart)
 
     def corrected(self, first: Tensor, second: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Pairs of images (P,), (P,) that show one instance: mined ones where people said nothing, else theirs."""
-        unsaid = ~(self.taught[first] | self.taught[second])
-        places = self.taught.nonzero()[:, 0]
+        unsaid = ~(self.decided[first] | self.decided[second])
+        places = self.decided.nonzero()[:, 0]
         by_group = self.groups.argsort(stable=True)
         sizes = torch.bincount(self.groups)
         starts = sizes.cumsum(0) - sizes

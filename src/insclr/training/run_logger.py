@@ -25,7 +25,7 @@ _MOST_GROUPED = 200_000  # images whose groups are counted
 
 
 @dataclass(frozen=True)
-class Watch:
+class RunLogger:
     """Writes into the log and the run folder; only the first of several ranks does."""
 
     run: RunFolder

@@ -21,7 +21,7 @@ _SCHEMA = "".join(
 _PART = 500  # hashes in one statement
 
 
-class KeptParts:
+class LocalFeatureDatabase:
     """The file of one store: `sift` or `learned` (local features) and `asmk` (aggregated descriptors) of images."""
 
     def __init__(self, file: Path) -> None:
