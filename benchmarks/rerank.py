@@ -20,7 +20,7 @@ from insclr.data.labels import read_labels
 from insclr.describe.descriptor_file import read_descriptors
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.search.rerank import RERANKERS, rank
+from insclr.retrieval.rerank import RERANKERS, rank
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import pytest
 from helpers.called import call
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 
 
 def test_names_come_in_are_listed_go_out_and_are_undone(

@@ -12,7 +12,7 @@ from insclr.cli.training import TABLE_NAMES
 from insclr.model.model_file import save_model
 from insclr.model.network import create_network
 from insclr.recipe import load_recipe
-from insclr.search.reranker_names import RERANKER_NAMES
+from insclr.retrieval.reranker_names import RERANKER_NAMES
 
 _HEAVY = (
     *("torch", "timm", "torchvision", "scipy", "pyarrow.parquet", "openvino", "onnxruntime", "faiss"),
@@ -125,7 +125,7 @@ def test_a_usage_error_is_told_before_anything_heavy_is_loaded(
 
 def test_names_that_are_checked_early_are_all_there_are() -> None:
     from insclr.jobs.ablate import TABLES
-    from insclr.search.rerank import RERANKERS
+    from insclr.retrieval.rerank import RERANKERS
 
     assert tuple(TABLES) == TABLE_NAMES
     assert tuple(RERANKERS) == RERANKER_NAMES

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from insclr.jobs.train import train
     from insclr.model.model_file import Model
     from insclr.recipe import Recipe, load_recipe
-    from insclr.search.search import Match
+    from insclr.retrieval.search import Match
     from insclr.sharing.pull import pull
     from insclr.sharing.push import push
 
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Embedded": "insclr.api",
     "ImageList": "insclr.data.images",
-    "Match": "insclr.search.search",
+    "Match": "insclr.retrieval.search",
     "Model": "insclr.model.model_file",
     "Recipe": "insclr.recipe",
     "UserError": "insclr.errors",

@@ -212,7 +212,8 @@ class RunFolder(_Folder):
                 safetensors.torch.save_file(
                     {"groups": found.groups, "spoken": found.has_feedback, "apart": found.apart}, scratch
                 )
-        return FeedbackGroups(**_tensors(file))
+        kept = _tensors(file)  # the keys are those of earlier versions
+        return FeedbackGroups(kept["groups"], kept["spoken"], kept["apart"])
 
     def note_start(
         self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True

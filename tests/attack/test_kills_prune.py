@@ -17,15 +17,15 @@ import pytest
 from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
-from insclr.search.index import index_images
-from insclr.search.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.index import index_images
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
     "the rows": "insclr.store.local.LocalStore.delete",
     "the segments": "insclr.store.segments.Segments.pack",
-    "the local features": "insclr.search.local.local_feature_database.LocalFeatureDatabase.drop",
+    "the local features": "insclr.retrieval.local.local_feature_database.LocalFeatureDatabase.drop",
 }
 
 

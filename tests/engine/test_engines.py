@@ -25,7 +25,7 @@ from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
-from insclr.search.local.cells import image_cells
+from insclr.retrieval.local.cells import image_cells
 from insclr.store import Regions
 
 _GRAPHS = ("onnx", "openvino")

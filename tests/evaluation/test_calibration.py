@@ -16,7 +16,7 @@ from insclr.evaluation.calibration import (
 )
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.report.reliability import write_reliability
-from insclr.search.score import DISPLAY_THRESHOLD, fit_score_curve
+from insclr.retrieval.score import DISPLAY_THRESHOLD, fit_score_curve
 from insclr.store import IndexedImage, StoreInfo, create_store
 
 

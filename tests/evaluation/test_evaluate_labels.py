@@ -10,7 +10,7 @@ import torch
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels, require_images
-from insclr.search.rerank import ranking
+from insclr.retrieval.rerank import ranking
 
 
 def make_labels(instances, roles=None):

@@ -21,7 +21,7 @@ from insclr.evaluation.located import (
     query_outlines,
     true_boxes,
 )
-from insclr.search.local.features import LocalFeatures
+from insclr.retrieval.local.features import LocalFeatures
 from insclr.store import Regions
 from insclr_demo import draw_collection
 

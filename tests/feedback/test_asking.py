@@ -13,7 +13,7 @@ from insclr.feedback.asking import Asking, feedback_groups
 from insclr.feedback.feedback import answer
 from insclr.feedback.links import Link
 from insclr.feedback.questions import KnownImages, Questions
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import open_store
 
 

@@ -12,9 +12,9 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.feedback.cluster import cluster
 from insclr.feedback.links import Link, Links
-from insclr.search.duplicates import duplicates
-from insclr.search.index import index_images
-from insclr.search.score import calibrate_store
+from insclr.retrieval.duplicates import duplicates
+from insclr.retrieval.index import index_images
+from insclr.retrieval.score import calibrate_store
 from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
 
 

@@ -16,7 +16,7 @@ from insclr.errors import UserError
 from insclr.feedback import feedback as saying
 from insclr.feedback.feedback import Thing, read_feedback, replay
 from insclr.feedback.links import Links
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import Store, create_store, new_entry, open_store
 
 
@@ -166,7 +166,7 @@ def _append_until_killed(folder: str) -> None:
 def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", INFO)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["insclr.search.index"])
+    context.set_forkserver_preload(["insclr.retrieval.index"])
     writer = context.Process(target=_append_until_killed, args=(str(tmp_path / "s"),))
     writer.start()
     while len(store.journal()) < 20:

@@ -12,7 +12,7 @@ from insclr.errors import UserError
 from insclr.feedback import names
 from insclr.feedback.feedback import name_thing, read_feedback
 from insclr.feedback.things import gallery
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 
 

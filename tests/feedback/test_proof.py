@@ -9,7 +9,7 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.feedback.feedback import judge, replay
 from insclr.feedback.proof import FairSample, FirstResults, Precision
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import Entry, Neighbours, open_store
 
 

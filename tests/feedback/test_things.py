@@ -8,7 +8,7 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.feedback.feedback import answer, name_thing
 from insclr.feedback.things import gallery
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 

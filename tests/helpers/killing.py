@@ -36,7 +36,7 @@ def _run(arguments: list[str]) -> None:
 
 def _started(target: Callable[..., None], arguments: tuple[object, ...]) -> Process:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["insclr.cli.training", "insclr.jobs.train", "insclr.search.index"])
+    context.set_forkserver_preload(["insclr.cli.training", "insclr.jobs.train", "insclr.retrieval.index"])
     process = context.Process(target=target, args=arguments)
     process.start()
     return process

@@ -13,8 +13,8 @@ from insclr.feedback.feedback import answer, name_thing, read_feedback
 from insclr.feedback.things import gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
-from insclr.search.index import index_images
-from insclr.search.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.index import index_images
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import open_store
 
 SMALL = (

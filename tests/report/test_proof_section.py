@@ -9,7 +9,7 @@ from insclr.data.images import list_images
 from insclr.feedback.feedback import judge, read_feedback
 from insclr.feedback.proof import FairSample, FirstResults
 from insclr.report.proof_section import report_proof
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import open_store
 
 

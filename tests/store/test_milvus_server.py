@@ -14,7 +14,7 @@ from helpers.histogram_describer import HistogramDescriber
 from helpers.milvus_servers import RealServer
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import (
     IndexedImage,
     StoreInfo,

@@ -257,7 +257,7 @@ def _write_until_killed(folder: str) -> None:
 def test_a_killed_writer_leaves_whole_batches_and_a_free_lock(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", INFO)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["insclr.search.index"])
+    context.set_forkserver_preload(["insclr.retrieval.index"])
     writer = context.Process(target=_write_until_killed, args=(str(tmp_path / "s"),))
     writer.start()
     while store.count() < 200:

@@ -14,7 +14,7 @@ from selenium.webdriver.support.ui import Select
 from helpers.browser import Page, served_page, things
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 

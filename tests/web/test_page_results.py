@@ -16,7 +16,7 @@ from helpers.browser import Page, served_page
 from helpers.drawn_store import make_store
 from helpers.histogram_describer import draw
 from insclr.data.images import list_images
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 
 # 48 matches: 4 sure (the first is the query itself, the second has 3 copies), 6 maybe, the rest other.
 STUB = """

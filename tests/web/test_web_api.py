@@ -335,7 +335,7 @@ def test_new_rows_show_up_without_a_restart(
 ) -> None:
     from helpers.histogram_describer import draw
     from insclr.data.images import list_images
-    from insclr.search.index import index_images
+    from insclr.retrieval.index import index_images
 
     client.post("/api/search", files=upload(GOOD))
     draw(tmp_path / "images" / "77" / "0.png", 77, 0)

@@ -16,7 +16,7 @@ from helpers.browser import Page, served_page
 from insclr.data.images import list_images
 from insclr.describe.describer import ModelDescriber
 from insclr.jobs.train import train
-from insclr.search.index import index_images
+from insclr.retrieval.index import index_images
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 from insclr_demo import draw_collection

@@ -10,8 +10,8 @@ from PIL import Image
 
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
-from insclr.search.index import index_images
-from insclr.search.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.index import index_images
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 

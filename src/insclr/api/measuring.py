@@ -9,10 +9,10 @@ from insclr.data.labels import read_labels
 from insclr.describe.extract import describe_images
 from insclr.errors import UserError
 from insclr.progress import working
-from insclr.search.local.extractor import SIFT, Extractor, open_extractor
-from insclr.search.local.features import require_opencv
-from insclr.search.local.ranking import check_ranking
-from insclr.search.reranker_names import require_known, verifier_name
+from insclr.retrieval.local.extractor import SIFT, Extractor, open_extractor
+from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local.ranking import check_ranking
+from insclr.retrieval.reranker_names import require_known, verifier_name
 from insclr.shards import Shard, shard_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def evaluate(
     from insclr.evaluation.measure import measure_labels, measure_protocol
     from insclr.evaluation.protocols import load_protocol
     from insclr.evaluation.split import SplitDescriptors
-    from insclr.search.rerank import rerank as find_reranker
+    from insclr.retrieval.rerank import rerank as find_reranker
 
     verifier = verifier_name(rerank)
     reranker = find_reranker(rerank) if rerank and not verifier else None

@@ -11,15 +11,15 @@ from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
 from insclr.data.table import read_table
 from insclr.describe.describer import ModelDescriber, describer_of
 from insclr.errors import UserError
-from insclr.search.index import IndexReport
-from insclr.search.index_shards import index_shard
-from insclr.search.local.extractor import open_extractor
-from insclr.search.search import Match, Search, search_photos
+from insclr.retrieval.index import IndexReport
+from insclr.retrieval.index_shards import index_shard
+from insclr.retrieval.local.extractor import open_extractor
+from insclr.retrieval.search import Match, Search, search_photos
 from insclr.shards import Shard, shard_of
 from insclr.store import open_store
 
 if TYPE_CHECKING:
-    from insclr.search.score import Answer, ScoreCurve
+    from insclr.retrieval.score import Answer, ScoreCurve
     from insclr.store import Store
 
 
@@ -117,7 +117,7 @@ def duplicates(store: str | Path) -> list[list[str]]:
     >>> insclr.duplicates("STORE")
     []
     """
-    from insclr.search.duplicates import duplicates as find_duplicates
+    from insclr.retrieval.duplicates import duplicates as find_duplicates
 
     opened = open_store(store)
     try:
@@ -206,7 +206,7 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
     >>> insclr.calibrate("STORE", answers="pairs.csv").answers  # a CSV of one, other and same
     2
     """
-    from insclr.search.score import answers_from_column, calibrate_from_answers
+    from insclr.retrieval.score import answers_from_column, calibrate_from_answers
 
     if column and answers:
         raise UserError("Scores are calibrated by a column or by answers, not by both: leave one out.")
@@ -224,7 +224,7 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
 
 def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":
     """The answered pairs of a CSV; none without one."""
-    from insclr.search.score import Answer
+    from insclr.retrieval.score import Answer
 
     if file is None:
         return []

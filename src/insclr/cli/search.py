@@ -23,7 +23,7 @@ from insclr.cli.photos import Images, listed
 
 if TYPE_CHECKING:
     from insclr.data.decode import Box
-    from insclr.search.watch import Watcher
+    from insclr.retrieval.watch import Watcher
 
 StoreName = Annotated[str, typer.Argument(help="A store's folder, or a Milvus address.", metavar="STORE")]
 OwnModel = Annotated[str, typer.Option("--model", help="The store's model, where it has moved.")]
@@ -105,7 +105,7 @@ def watch(
     """Index photos as they arrive in a folder, until Ctrl-C."""
     from insclr.data.cells import one_line
     from insclr.errors import UserError
-    from insclr.search.watch import watch as keep_watching
+    from insclr.retrieval.watch import watch as keep_watching
 
     watcher, known = _watcher(folder, store, with_weights(model, weights), device, engine)
     typer.echo(one_line(f"watching {folder}: {known} photos in the store (Ctrl-C stops it)"))
@@ -133,7 +133,7 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
         raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
     from insclr.describe.describer import ModelDescriber, describer_of
     from insclr.engine.opened import open_model
-    from insclr.search.watch import Watcher
+    from insclr.retrieval.watch import Watcher
     from insclr.store import open_store
 
     if there:
@@ -170,7 +170,7 @@ def search(
 ) -> None:
     """Find every photo of the thing in a photo."""
     from insclr.data.given import is_single
-    from insclr.search.search import Search, search_files
+    from insclr.retrieval.search import Search, search_files
 
     ranking = "regions" if regions else ranking
     asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
@@ -189,7 +189,7 @@ def duplicates(
 ) -> None:
     """Groups of near-identical photos."""
     from insclr.data.cells import one_line
-    from insclr.search.duplicates import duplicates as find_duplicates
+    from insclr.retrieval.duplicates import duplicates as find_duplicates
     from insclr.store import open_store
 
     opened = open_store(store)

@@ -20,8 +20,8 @@ from insclr.engine.opened import OpenedModel, open_model, open_pretrained
 from insclr.engine.protocol import unit_rows
 from insclr.errors import UserError
 from insclr.model.stored import PRETRAINED
-from insclr.search.local import dsm
-from insclr.search.local.cells import MAX_CELLS, SCALES, Cells, image_cells
+from insclr.retrieval.local import dsm
+from insclr.retrieval.local.cells import MAX_CELLS, SCALES, Cells, image_cells
 from insclr.store import Regions, StoreInfo
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 from insclr.recipe import DescriptorRecipe
-from insclr.search.regions import map_regions
+from insclr.retrieval.regions import map_regions
 from insclr.store.regions import no_regions
 from insclr.store.rows import Regions
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from insclr.arrays import Descriptors, Ids
 from insclr.data.labels import Labels
 from insclr.neighbours.exact import largest, score_blocks
-from insclr.search.rerank import rank
-from insclr.search.score import ScoreCurve, fit_answers, fit_score_curve
+from insclr.retrieval.rerank import rank
+from insclr.retrieval.score import ScoreCurve, fit_answers, fit_score_curve
 from insclr.store import Neighbours
 
 BINS = 10

@@ -20,7 +20,7 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar
-from insclr.search.rerank import Reranker, rank
+from insclr.retrieval.rerank import Reranker, rank
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 LISTED = 20  # missing images named in an error

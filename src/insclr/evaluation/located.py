@@ -13,12 +13,12 @@ from insclr.evaluation.evaluate import queries_with_positives
 from insclr.evaluation.metrics import mean_precision
 from insclr.evaluation.results import SHOWN, LabelResult
 from insclr.progress import progress_bar
-from insclr.search.local import dsm
-from insclr.search.local.asmk import Aggregated, InvertedFile
-from insclr.search.local.cells import Cells
-from insclr.search.local.extractor import SIFT, Extractor
-from insclr.search.local.features import LocalFeatures
-from insclr.search.local.verification import (
+from insclr.retrieval.local import dsm
+from insclr.retrieval.local.asmk import Aggregated, InvertedFile
+from insclr.retrieval.local.cells import Cells
+from insclr.retrieval.local.extractor import SIFT, Extractor
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.verification import (
     VERIFIED,
     QueryParts,
     best_geometry,

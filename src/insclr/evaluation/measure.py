@@ -37,14 +37,14 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import LabelResult, ProtocolResult
 from insclr.evaluation.split import SplitDescriptors
 from insclr.progress import progress_bar, working
-from insclr.search.local import dsm
-from insclr.search.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
-from insclr.search.local.cells import SCALES, Cells, image_cells
-from insclr.search.local.extractor import SIFT, Extractor
-from insclr.search.local.keep_asmk import SAMPLE
-from insclr.search.local.verification import image_features
-from insclr.search.rerank import Reranker
-from insclr.search.reranker_names import verifier_name
+from insclr.retrieval.local import dsm
+from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
+from insclr.retrieval.local.cells import SCALES, Cells, image_cells
+from insclr.retrieval.local.extractor import SIFT, Extractor
+from insclr.retrieval.local.keep_asmk import SAMPLE
+from insclr.retrieval.local.verification import image_features
+from insclr.retrieval.rerank import Reranker
+from insclr.retrieval.reranker_names import verifier_name
 from insclr.shards import Shard
 from insclr.store import Regions
 from insclr.store.regions import no_regions

@@ -9,8 +9,8 @@ from insclr.feedback.groups import are_apart, both_ways, join_known
 from insclr.feedback.known import known_places
 from insclr.feedback.links import Links
 from insclr.progress import progress_bar
-from insclr.search.duplicates import Groups
-from insclr.search.score import LIKELY, score_curve_of
+from insclr.retrieval.duplicates import Groups
+from insclr.retrieval.score import LIKELY, score_curve_of
 from insclr.store import Row, Store
 
 TOGETHER = 0.2  # images of an instance from different sides are less alike than neighbours are

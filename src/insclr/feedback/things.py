@@ -12,7 +12,7 @@ from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.feedback.cluster import cluster
 from insclr.feedback.feedback import Feedback, links_to_learn, name_thing, read_feedback
-from insclr.search.score import LIKELY, ScoreCurve, score_curve_of
+from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
 from insclr.store import Entry, Row, Store
 
 _GROUP = "group-"  # before the hash of the most central photo, for a thing that nobody spoke about

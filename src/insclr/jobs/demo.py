@@ -16,8 +16,8 @@ from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
 from insclr.model.model_file import Model, resolve_model
 from insclr.report.run_report import write_report
+from insclr.retrieval.index import index_images
 from insclr.run_folder import note_measured
-from insclr.search.index import index_images
 from insclr.store import open_store
 from insclr_demo import draw_collection
 

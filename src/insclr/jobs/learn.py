@@ -13,10 +13,10 @@ from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.jobs.train import train
+from insclr.retrieval.index import IndexReport, index_images
+from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.run_folder import kept_answers
-from insclr.search.index import IndexReport, index_images
-from insclr.search.local.extractor import Extractor, has_local_features, kept_extractor
-from insclr.search.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Store, open_store
 
 _FEATURES = "features"  # a note of the store

@@ -23,7 +23,7 @@ from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.mining.clusters import agreement, dbscan, group_means
 from insclr.ranks import Ranks
 from insclr.recipe.rivals import ClusterContrastSettings
-from insclr.search.rerank.reciprocal import jaccard_distances
+from insclr.retrieval.rerank.reciprocal import jaccard_distances
 
 logger = logging.getLogger(__name__)
 _EPS_STEP = 0.02  # how much looser and tighter the clusters are that reliability is judged by

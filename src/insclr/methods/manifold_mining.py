@@ -16,8 +16,8 @@ from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.select import query_set
 from insclr.recipe.rivals import ManifoldMiningSettings
-from insclr.search.rerank.diffusion import diffusion
-from insclr.search.rerank.ranking import rank
+from insclr.retrieval.rerank.diffusion import diffusion
+from insclr.retrieval.rerank.ranking import rank
 
 _BLOCK_QUERIES = 1024
 _DEPTH = 10  # times as many results as are asked for are ranked by diffusion

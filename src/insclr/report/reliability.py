@@ -7,7 +7,7 @@ from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.results import LabelResult
 from insclr.report.charts import Mark, Series, line_chart
 from insclr.report.page import write_page
-from insclr.search.score import DISPLAY_THRESHOLD, SURE
+from insclr.retrieval.score import DISPLAY_THRESHOLD, SURE
 
 
 def reliability_chart(title: str, measured: Calibration, answered: Calibration | None = None) -> str:

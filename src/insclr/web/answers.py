@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from insclr.data.formats import split_frame
-from insclr.search.search import Match
+from insclr.retrieval.search import Match
 from insclr.store import Row
 
 

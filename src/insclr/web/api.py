@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
 from insclr.files import content_hash
-from insclr.search.local.features import has_opencv
-from insclr.search.reranker_names import RERANKER_NAMES
-from insclr.search.search import MAX_TOP, Search, search_set
+from insclr.retrieval.local.features import has_opencv
+from insclr.retrieval.reranker_names import RERANKER_NAMES
+from insclr.retrieval.search import MAX_TOP, Search, search_set
 from insclr.store import Row
 from insclr.web.answers import (
     AboutAnswer,

@@ -16,11 +16,11 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.describe.describer import CellDescriber
-from insclr.search.local.extractor import Extractor
-from insclr.search.local.features import LONGEST
-from insclr.search.local.ranking import NO_DETAILS, QueryDetails
-from insclr.search.local.verification import QueryParts, query_parts
-from insclr.search.search import Search
+from insclr.retrieval.local.extractor import Extractor
+from insclr.retrieval.local.features import LONGEST
+from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
+from insclr.retrieval.local.verification import QueryParts, query_parts
+from insclr.retrieval.search import Search
 from insclr.store import Row
 from insclr.web.decode_pool import DecodedImage, DecodePool, Part
 from insclr.web.served import Refused, Served, ServedStore

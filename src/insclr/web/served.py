@@ -16,11 +16,11 @@ from insclr.describe.describer import Describer
 from insclr.feedback.feedback_cache import FeedbackCache
 from insclr.feedback.proof import FirstResults
 from insclr.files import is_there, whole_file
-from insclr.search.columns import Column, columns_of
-from insclr.search.local.extractor import Extractor, read_features, store_extractor
-from insclr.search.local.features import LocalFeatures
-from insclr.search.local.local_feature_database import LocalFeatureDatabase
-from insclr.search.score import score_curve_of
+from insclr.retrieval.columns import Column, columns_of
+from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.score import score_curve_of
 from insclr.store import Row, Store
 from insclr.web.decode_pool import DecodePool
 from insclr.web.load import Numbers, Room

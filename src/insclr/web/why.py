@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
-from insclr.search.local.features import LocalFeatures
-from insclr.search.local.geometry import MIN_INLIERS, verify
-from insclr.search.local.verification import QueryParts
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.geometry import MIN_INLIERS, verify
+from insclr.retrieval.local.verification import QueryParts
 from insclr.web.answers import Problem
 from insclr.web.queries import QuerySet, local_queries, parse_row, query_form
 from insclr.web.served import Served

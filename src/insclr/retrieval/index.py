@@ -1,0 +1,314 @@
+"""Bring a store up to date with a list of images, doing only what has changed since the last time."""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from insclr.arrays import Descriptors
+from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.formats import on_disk
+from insclr.data.images import ImageList
+from insclr.data.skipped import Skipped
+from insclr.describe.describer import CellDescriber, Describer
+from insclr.files import content_hash, is_there
+from insclr.progress import progress_bar, working
+from insclr.retrieval.local.extractor import (
+    Extractor,
+    choose_extractor,
+    has_local_features,
+    store_extractor,
+)
+from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local.keep import drop_gone, keep_features
+from insclr.retrieval.local.keep_asmk import keep_asmk
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.score import calibrate_store
+from insclr.shards import Shard
+from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
+
+WHOLE = Shard()
+
+
+class DescribedRow(NamedTuple):
+    """A row of another store, whose descriptor can be taken."""
+
+    store: Store
+    row: Row
+
+
+DescribedRows = Mapping[str, DescribedRow]  # by their paths in the store that is brought up to date
+
+
+@dataclass
+class IndexReport:
+    """What an indexing run did, in images."""
+
+    added: int = 0
+    changed: int = 0
+    updated: int = 0  # same content: only times, names or columns were written anew
+    regions: int = 0  # same content, described again because the row had no regions
+    unchanged: int = 0
+    pruned: int = 0
+    vanished: int = 0  # rows whose file is not in the list, kept without `prune`
+    total: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
+    waits_for: str = ""  # of a shard that did not write the store: who will, or has
+
+    def summary(self) -> str:
+        """One line for people."""
+        if self.waits_for:
+            return f"{self.added + self.changed} photos described; {self.waits_for}"
+        parts = [
+            f"{count} {word}"
+            for count, word in (
+                (self.added, "added"),
+                (self.changed, "changed"),
+                (self.updated, "updated"),
+                (self.regions, "given regions"),
+                (self.unchanged, "unchanged"),
+                (self.pruned, "dropped"),
+                (self.vanished, "no longer listed (drop them with --prune)"),
+                (len(self.skipped), "unreadable"),
+            )
+            if count
+        ]
+        return f"{self.total} pictures in the store: " + (", ".join(parts) or "nothing to do")
+
+    def arrivals(self) -> str:
+        """One line for people about what is new."""
+        parts = [
+            f"{count} {word}" for count, word in ((self.added, "added"), (self.changed, "changed")) if count
+        ]
+        return f"{', '.join(parts)}: {self.total} photos in the store"
+
+
+def index_images(
+    describer: Describer,
+    images: ImageList,
+    uri: str | Path,
+    *,
+    prune: bool = False,
+    verify: bool = False,
+    regions: bool = False,
+    local: bool = False,
+    extractor: Extractor | None = None,
+    asmk: bool = False,
+    batch: int = 256,
+    wait: float = 30.0,
+    shard: Shard = WHOLE,
+    described: DescribedRows | None = None,
+) -> IndexReport:
+    """Index `images` into the store at `uri`, made where there is none.
+
+    New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
+    With `regions` every row has some, also those that are there already, with `local` every image local features,
+    with `asmk` local descriptors; a store that has them goes on having them. `extractor` makes the local
+    features from now on, all of them anew where another one made those that are there.
+    A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
+    `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
+    Of several shards each brings its share of the images up to date, and the first one drops rows. What is
+    `described` elsewhere is taken from there.
+    """
+    if local or extractor is not None:
+        require_opencv()
+    root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
+    store = create_store(
+        uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
+    )
+    try:
+        if extractor is None:
+            store_extractor(store)  # refuses missing weights before anything is described
+        with store.writing(wait):
+            run = _Run(describer, images, store, verify, regions, described or {})
+            share = shard.share(len(images))
+            with progress_bar("indexing", len(share)) as bar:
+                for start in range(share.start, share.stop, batch):
+                    part = range(start, min(start + batch, share.stop))
+                    run.bring_up_to_date(part)
+                    bar.advance(len(part))
+            if shard.first:
+                run.drop_unlisted(prune)
+            _keep_parts(store, describer, local=local, extractor=extractor, asmk=asmk)
+            with working("settling the store"):
+                store.settle()
+            with working("calibrating the score"):
+                calibrate_store(store)
+            return replace(run.report, total=store.count(), not_read=images.not_read)
+    finally:
+        store.close()
+
+
+def _keep_parts(
+    store: Store, describer: Describer, *, local: bool, extractor: Extractor | None, asmk: bool
+) -> None:
+    """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
+    kept = LocalFeatureDatabase(store.parts)
+    try:
+        if local or extractor is not None or has_local_features(kept):
+            keep_features(store, kept, choose_extractor(kept, extractor))
+        if (asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
+            keep_asmk(store, kept, describer.cells, describer.cells_longest)
+        drop_gone(store, kept)
+    finally:
+        kept.close()
+
+
+class _Run:
+    """One run over the images, a batch at a time."""
+
+    def __init__(
+        self,
+        describer: Describer,
+        images: ImageList,
+        store: Store,
+        verify: bool,
+        regions: bool,
+        described: DescribedRows,
+    ) -> None:
+        self.verify = verify
+        self.described = described
+        self.have_regions = set(store.region_ids().tolist())
+        self.regions = regions or bool(self.have_regions)
+        self.describer = describer
+        self.images = images
+        self.store = store
+        self.report = IndexReport()
+        self.known = store.rows_by_path()
+        self.paths = stored_paths(store.info.root, images)
+        # Content described before, under whatever name: a moved or copied file keeps its descriptor.
+        self.rows_by_hash = {row.image.hash: row.id for row in self.known.values()}
+
+    def bring_up_to_date(self, part: range) -> None:
+        """Write what is new about these images, one transaction a kind of change."""
+        update: list[IndexedImage] = []
+        copies: list[IndexedImage] = []
+        new: dict[int, IndexedImage] = {}
+        for i, image in self._seen(part):
+            row = self.known.get(image.path)
+            if row is not None and row.image.hash == image.hash and self._complete(row.id):
+                if row.image == image:
+                    self.report.unchanged += 1
+                else:
+                    update.append(image)
+            elif image.hash in self.rows_by_hash and self._complete(self.rows_by_hash[image.hash]):
+                copies.append(image)
+            else:
+                new[i] = image
+        if update:
+            self.store.update(update)
+            self.report.updated += len(update)
+        if copies:
+            rows = [self.rows_by_hash[one.hash] for one in copies]
+            regions = self.store.regions(rows) if self.regions else None
+            self._upsert(copies, self.store.descriptors(rows), regions)
+        there = {i: one for i, one in new.items() if self._is_described(one)}
+        if there:
+            self._take(there)
+        if len(new) > len(there):
+            self._describe({i: one for i, one in new.items() if i not in there})
+
+    def _is_described(self, image: IndexedImage) -> bool:
+        return image.path in self.described and self.described[image.path].row.image.hash == image.hash
+
+    def _complete(self, row: int) -> bool:
+        """Whether a row has all that is asked of one."""
+        return not self.regions or row in self.have_regions
+
+    def drop_unlisted(self, prune: bool) -> None:
+        """Drop the rows whose file is no longer listed or no longer there; without `prune` count them."""
+        there = {path for i, path in enumerate(self.paths) if is_there(on_disk(self.images.file(i)))}
+        gone = [path for path in self.known if path not in there]
+        if prune and gone:
+            self.store.delete(gone)
+        self.report.pruned += len(gone) if prune else 0
+        self.report.vanished += 0 if prune else len(gone)
+
+    def _seen(self, part: range) -> Iterator[tuple[int, IndexedImage]]:
+        """The images of the batch that are there, with their content's hash (taken from the row if untouched)."""
+        for i in part:
+            path, file = self.paths[i], self.images.file(i)
+            try:
+                # Looked at before the content is read: a change in between shows up as a change next time.
+                state = on_disk(file).stat()
+                row = self.known.get(path)
+                content = self._known_hash(path, state) or content_hash(read_image_bytes(file))
+            except OSError as error:
+                self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
+                continue
+            except BadImage as bad:
+                self.report.skipped.add(self.images.paths[i], bad.reason)
+                continue
+            columns = {name: values[i] for name, values in self.images.columns.items()}
+            if not columns and row is not None:
+                # A folder has no columns to give: it says nothing about those that a table gave before.
+                columns = dict(row.image.columns)
+            yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
+
+    def _known_hash(self, path: str, state: os.stat_result) -> str:
+        """The hash of a file's content as a row has it that is not older than the file; else an empty text."""
+        rows = [self.known.get(path), self.described[path].row if path in self.described else None]
+        known = (row.image for row in rows if row is not None and not self.verify)
+        return next((one.hash for one in known if unchanged(one, state)), "")
+
+    def _take(self, images: dict[int, IndexedImage]) -> None:
+        """Write rows that are described elsewhere; a batch lies in one store, or at the end of a share in two."""
+        found = [(self.described[one.path], one) for one in images.values()]
+        for _, group in itertools.groupby(found, key=lambda pair: id(pair[0].store)):
+            rows = list(group)
+            store, ids = rows[0][0].store, [one.row.id for one, _ in rows]
+            regions = store.regions(ids) if self.regions else None
+            self._upsert([image for _, image in rows], store.descriptors(ids), regions)
+
+    def _describe(self, images: dict[int, IndexedImage]) -> None:
+        wanted: list[Regions] | None = [] if self.regions else None
+        descriptors, hashes = self.describer.files(self.images.subset(images), self.report.skipped, wanted)
+        readable = np.linalg.norm(descriptors, axis=1) > 0.5  # unreadable files have zero rows
+        # A file may have changed since it was looked at: the row says of which content its descriptor is, and its
+        # older time makes the next run look again.
+        seen = [replace(one, hash=found) for one, found in zip(images.values(), hashes, strict=True)]
+        kept = np.flatnonzero(readable).tolist()
+        regions = None if wanted is None else [wanted[i] for i in kept]
+        self._upsert([seen[i] for i in kept], descriptors[readable], regions)
+        # What is there now is no image: the old row would show what is no longer in the file.
+        stale = [one.path for one, can in zip(images.values(), readable, strict=True) if not can]
+        stale = [path for path in stale if path in self.known]
+        if stale:
+            self.store.delete(stale)
+            self._forget_old_content(stale)
+            self.report.pruned += len(stale)
+
+    def _upsert(
+        self, images: Sequence[IndexedImage], descriptors: Descriptors, regions: Sequence[Regions] | None
+    ) -> None:
+        if images:
+            self.store.upsert(images, descriptors, regions)
+            known = [self.known[one.path].image.hash == one.hash for one in images if one.path in self.known]
+            self.report.regions += sum(known)
+            self.report.changed += len(known) - sum(known)
+            self.report.added += len(images) - len(known)
+            self._forget_old_content([one.path for one in images])
+
+    def _forget_old_content(self, paths: Sequence[str]) -> None:
+        """The rows of these paths no longer hold the descriptor of the content they had."""
+        for row in (self.known[path] for path in paths if path in self.known):
+            if self.rows_by_hash.get(row.image.hash) == row.id:
+                del self.rows_by_hash[row.image.hash]
+
+
+def stored_paths(root: Path, images: ImageList) -> list[str]:
+    """The paths that rows are kept under: relative to the store's root, absolute when a file lies elsewhere."""
+    files = (Path(os.path.abspath(images.file(i))) for i in range(len(images)))  # noqa: PTH100
+    return [
+        file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix() for file in files
+    ]
+
+
+def unchanged(image: IndexedImage, state: os.stat_result) -> bool:
+    """Whether a file has the size and the time that a row was made from."""
+    return (image.size, image.mtime) == (state.st_size, state.st_mtime_ns)

@@ -1,0 +1,157 @@
+"""Indexing by several processes: into a cluster directly, into a folder through a store of each process' own."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from insclr.data.formats import on_disk
+from insclr.data.images import ImageList
+from insclr.describe.describer import Describer
+from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.lock import only_writer
+from insclr.retrieval.index import (
+    DescribedRow,
+    DescribedRows,
+    IndexReport,
+    index_images,
+    stored_paths,
+    unchanged,
+)
+from insclr.shards import PATIENCE, Shard, left_to_do
+from insclr.store import StoreInfo, create_store, is_milvus, open_store
+
+
+def index_shard(
+    describer: Describer, images: ImageList, uri: str | Path, shard: Shard, **options: Any
+) -> IndexReport:
+    """Index a shard's share of the images; `options` are those of `index_images`.
+
+    A cluster takes the rows of all shards at once. For a folder every shard describes what the store has not into a
+    store of its own beside it; the last shard writes the store from them, as one process would have.
+    """
+    if shard.whole:
+        return index_images(describer, images, uri, **options)
+    if options.pop("verify", False):
+        raise UserError("--verify reads every photo in one process: leave --shard out.")
+    if is_milvus(uri):
+        return index_images(describer, images, uri, shard=shard, **options)
+    shares = _Shares(describer, images, Path(uri), shard)
+    described = shares.describe(bool(options.get("regions")))
+    missing = shard.complete(shares.missing)
+    merged = None if missing or not shard.merges else shares.merge(options)
+    return merged or replace(described, waits_for=left_to_do(missing, shard, f"{uri} is written"))
+
+
+class _Shares:
+    """The stores of all shards, beside the one that they are for."""
+
+    def __init__(self, describer: Describer, images: ImageList, store: Path, shard: Shard) -> None:
+        self._describer, self._images, self._store, self._shard = describer, images, store, shard
+        self._folder = store.with_name(f".{store.name}.shards")
+        self._numbers = range(1, shard.of + 1)
+
+    def describe(self, regions: bool) -> IndexReport:
+        """Describe this shard's images that the store does not know, or knows in an older state."""
+        self._done(self._shard.number).unlink(missing_ok=True)
+        root, wanted, regions = self._wanted(regions)
+        report = IndexReport()
+        if wanted:
+            share = self._share(self._shard.number)
+            info = StoreInfo(
+                self._describer.name,
+                self._describer.fingerprint,
+                self._describer.dim,
+                root,
+                self._describer.size,
+            )
+            create_store(share, info).close()
+            report = index_images(self._describer, self._images.subset(wanted), share, regions=regions)
+        with whole_file(self._done(self._shard.number)) as scratch:
+            scratch.write_text(self._digest(self._shard.number))
+        return report
+
+    def missing(self) -> list[int]:
+        """The shards that are not done with these images; none once another one has written the store."""
+        if self._merged():
+            return []
+        return [number for number in self._numbers if not self._is_done(number)]
+
+    def merge(self, options: dict[str, Any]) -> IndexReport | None:
+        """Bring the store up to date with what all shards described; None when another one has done so."""
+        with only_writer(self._folder / "lock", PATIENCE):
+            if self._merged():
+                return None
+            with self._described() as described:
+                report = index_images(
+                    self._describer, self._images, self._store, described=described, **options
+                )
+            for number in self._numbers:
+                self._done(number).unlink()
+                shutil.rmtree(self._share(number), ignore_errors=True)
+            (self._folder / "lock").unlink()
+        with contextlib.suppress(OSError):  # a shard that was started once more is at work there
+            self._folder.rmdir()
+        return report
+
+    def _wanted(self, regions: bool) -> tuple[Path, list[int], bool]:
+        """The store's root, this shard's images that are to be described, and whether with regions."""
+        share = self._shard.share(len(self._images))
+        if not self._store.exists():
+            return Path(os.path.abspath(self._images.root)), list(share), regions  # noqa: PTH100
+        store = open_store(self._store)
+        try:
+            store.info.refuse_other_model(self._describer.fingerprint, store.uri)
+            store.info.refuse_other_size(self._describer.size, store.uri)
+            known, have_regions = store.rows_by_path(), set(store.region_ids().tolist())
+            regions = regions or bool(have_regions)
+            wanted = []
+            for i, path in zip(share, stored_paths(store.info.root, self._images.subset(share)), strict=True):
+                row = known.get(path)
+                complete = row is not None and (not regions or row.id in have_regions)
+                with contextlib.suppress(
+                    OSError
+                ):  # the run that writes the store tells of files that are gone
+                    if row is None or not complete or not unchanged(row.image, self._state(i)):
+                        wanted.append(i)
+            return store.info.root, wanted, regions
+        finally:
+            store.close()
+
+    @contextmanager
+    def _described(self) -> Iterator[DescribedRows]:
+        with contextlib.ExitStack() as opened:
+            rows: dict[str, DescribedRow] = {}
+            for number in self._numbers:
+                if self._share(number).exists():
+                    store = open_store(self._share(number))
+                    opened.callback(store.close)
+                    rows |= {path: DescribedRow(store, row) for path, row in store.rows_by_path().items()}
+            yield rows
+
+    def _state(self, i: int) -> os.stat_result:
+        return on_disk(self._images.file(i)).stat()
+
+    def _share(self, number: int) -> Path:
+        return self._folder / f"{number}-of-{self._shard.of}"
+
+    def _done(self, number: int) -> Path:
+        return self._folder / f"{number}-of-{self._shard.of}.done"
+
+    def _is_done(self, number: int) -> bool:
+        file = self._done(number)
+        return file.exists() and file.read_text() == self._digest(number)
+
+    def _merged(self) -> bool:
+        return not self._done(self._shard.number).exists()
+
+    def _digest(self, number: int) -> str:
+        paths = self._images.subset(self._shard.share(len(self._images), number)).paths
+        text = "\n".join([self._describer.fingerprint, str(self._describer.size), *paths])
+        return hashlib.sha256(text.encode()).hexdigest()

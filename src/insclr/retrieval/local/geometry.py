@@ -1,0 +1,187 @@
+"""From two images' local features to the transform between them, if there is one that can be believed."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from insclr.retrieval.local.features import LocalFeatures, require_opencv
+
+MIN_INLIERS = 8
+_RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
+_THRESHOLD = 0.012  # an inlier's error, of the longest side of the found image
+_LEAST_SHARE = 0.1  # of the tentative matches that are inliers: fewer are there by chance
+_SCALES = (1 / 12, 12.0)
+_MOST_SQUEEZED = 4.0  # ratio of the transform's two scales: a plane seen at 75 degrees
+_TURN, _GROWTH = math.radians(40), 2.0  # how far a point's own direction and size may be from the transform's
+_LEAST_SPREAD = 0.012  # smallest standard deviation of the inliers in any direction, in both images
+_GROWN = 0.25
+_UNITS = 640.0  # OpenCV's estimators were made for pixels
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A transform from the query to the found image, and the pairs of points that agree with it.
+
+    All places are fractions of their image's width and height.
+    """
+
+    inliers: int
+    transform: NDArray[np.float64]  # (2, 3) affine
+    query_points: NDArray[np.float32]  # (inliers, 2)
+    found_points: NDArray[np.float32]  # (inliers, 2)
+    box: tuple[float, float, float, float]  # where the thing is in the found image: left, top, right, bottom
+
+
+Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
+Matcher = Callable[[LocalFeatures, LocalFeatures], Pairs]
+
+
+def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _RATIO) -> Pairs:
+    """Pairs of points that are each other's nearest, clearly nearer than the second nearest.
+
+    The second test drops repeated patterns (windows, fences, letters): there the second is as near as the first.
+    """
+    if len(query) < 2 or len(found) < 2:
+        return np.zeros((0, 2), np.int64)
+    near = query.unit_descriptors() @ found.unit_descriptors().T  # (query, found)
+    two = np.argpartition(-near, 1, axis=1)[:, :2]
+    best, second = (np.take_along_axis(near, two, axis=1)[:, i] for i in (0, 1))
+    first = np.where(best >= second, two[:, 0], two[:, 1])  # (query,)
+    best, second = np.maximum(best, second), np.minimum(best, second)
+    clear = (1 - best) < ratio**2 * (1 - second)
+    mutual = near.argmax(0)[first] == np.arange(len(query))
+    rows = np.flatnonzero(clear & mutual)
+    return distinct(np.stack([rows, first[rows]], 1), query, found)
+
+
+def verify(
+    query: LocalFeatures,
+    found: LocalFeatures,
+    outline: tuple[float, ...] | None = None,
+    match: Matcher = match_features,
+) -> Geometry | None:
+    """The affine transform that at least MIN_INLIERS pairs of points agree on, or None.
+
+    `outline` is the box around the thing in the query, as fractions, where the user has drawn one. `match` pairs the
+    points of two images.
+
+    What no camera makes of a thing is no geometry: a mirror image, a change of scale beyond twelvefold, everything
+    on one line or spot. Nor is a transform that the points' own directions and sizes contradict.
+    """
+    pairs = match(query, found)
+    if len(pairs) < MIN_INLIERS:
+        return None
+    source, target = query.points[pairs[:, 0]], found.points[pairs[:, 1]]
+    transform, agree = _estimate(source, target)
+    if transform is None or not _possible(transform):
+        return None
+    agree &= _points_agree(transform, query, found, pairs)
+    count = int(agree.sum())
+    if count < max(MIN_INLIERS, _LEAST_SHARE * len(pairs)):
+        return None
+    source, target = source[agree], target[agree]
+    if min(_spread(source), _spread(target)) < _LEAST_SPREAD:
+        return None
+    stretch = np.append(query.extent, 1.0) / np.array(found.extent)[:, None]  # (2, 3)
+    return Geometry(
+        count,
+        transform * stretch,
+        (source / np.array(query.extent, np.float32)).astype(np.float32),
+        (target / np.array(found.extent, np.float32)).astype(np.float32),
+        _box(transform, query, found, target, outline),
+    )
+
+
+def distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
+    """One pair a place: a corner with two directions gives two points, which are no two witnesses."""
+    for side, features in ((0, query), (1, found)):
+        places = np.rint(features.points[pairs[:, side]] * _UNITS).astype(np.int64)
+        pairs = pairs[np.sort(np.unique(places, axis=0, return_index=True)[1])]
+    return pairs
+
+
+def _estimate(
+    source: NDArray[np.float32], target: NDArray[np.float32]
+) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
+    cv2: Any = require_opencv()
+    settings = cv2.UsacParams()
+    settings.threshold = _THRESHOLD * _UNITS
+    settings.confidence = 0.999
+    settings.maxIterations = 2000
+    settings.score = cv2.SCORE_METHOD_MAGSAC
+    settings.loMethod = cv2.LOCAL_OPTIM_SIGMA
+    settings.sampler = cv2.SAMPLING_UNIFORM
+    settings.randomGeneratorState = 0
+    try:
+        transform, _ = cv2.estimateAffine2D(source * _UNITS, target * _UNITS, settings)
+    except cv2.error:  # it gives up on points that lie on a line
+        transform = None
+    if transform is None or not np.isfinite(transform).all():
+        return None, np.zeros(len(source), bool)
+    transform = np.asarray(transform, np.float64)
+    transform[:, 2] /= _UNITS
+    errors = np.linalg.norm(source @ transform[:, :2].T + transform[:, 2] - target, axis=1)
+    return transform, errors < _THRESHOLD
+
+
+def _possible(transform: NDArray[np.float64]) -> bool:
+    """Whether a camera can have made this of a thing."""
+    linear = transform[:, :2]
+    if np.linalg.det(linear) <= 0:  # mirrored, or flattened
+        return False
+    large, small = np.linalg.svd(linear, compute_uv=False)
+    return bool(_SCALES[0] <= small and large <= _SCALES[1] and large <= _MOST_SQUEEZED * small)
+
+
+def _points_agree(
+    transform: NDArray[np.float64], query: LocalFeatures, found: LocalFeatures, pairs: Pairs
+) -> NDArray[np.bool_]:
+    """Which pairs have directions and sizes that turn and grow as the transform turns and grows them.
+
+    Learned points have neither.
+    """
+    if query.learned:
+        return np.ones(len(pairs), bool)
+    linear = transform[:, :2]
+    angles = query.angles[pairs[:, 0]]
+    turned = np.stack([np.cos(angles), np.sin(angles)], 1) @ linear.T  # (pairs, 2)
+    difference = np.arctan2(turned[:, 1], turned[:, 0]) - found.angles[pairs[:, 1]]
+    difference = np.abs((difference + np.pi) % (2 * np.pi) - np.pi)
+    growth = found.scales[pairs[:, 1]] / np.maximum(query.scales[pairs[:, 0]], 1e-6)
+    expected = math.sqrt(float(np.linalg.det(linear)))
+    ratio = np.maximum(growth / expected, expected / np.maximum(growth, 1e-6))
+    return np.asarray((difference < _TURN) & (ratio < _GROWTH))
+
+
+def _spread(points: NDArray[np.float32]) -> float:
+    """The standard deviation in the direction in which the points differ least."""
+    return float(np.sqrt(max(0.0, np.linalg.eigvalsh(np.cov(points.T))[0])))
+
+
+def _box(
+    transform: NDArray[np.float64],
+    query: LocalFeatures,
+    found: LocalFeatures,
+    target: NDArray[np.float32],
+    outline: tuple[float, ...] | None,
+) -> tuple[float, float, float, float]:
+    """Where the thing is in the found image, as fractions: the outline carried over.
+
+    Without an outline, which part of the query is the thing is not known: its points are, so it is their extent grown
+    by a quarter on every side, within the query's own frame.
+    """
+    left, top, right, bottom = outline or (0.0, 0.0, 1.0, 1.0)
+    corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)]) * np.array(query.extent)
+    there = corners @ transform[:, :2].T + transform[:, 2]
+    low, high = there.min(0), there.max(0)
+    if outline is None:
+        grown = _GROWN * (target.max(0) - target.min(0))
+        low, high = np.maximum(low, target.min(0) - grown), np.minimum(high, target.max(0) + grown)
+    (left, top), (right, bottom) = (
+        (edge / np.array(found.extent)).clip(0, 1).tolist() for edge in (low, high)
+    )
+    return left, top, right, bottom

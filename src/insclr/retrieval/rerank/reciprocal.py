@@ -1,0 +1,180 @@
+"""Re-ranking with k-reciprocal encoding (Zhong et al. 2017)."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from insclr.arrays import Descriptors, Ids, Scores
+from insclr.retrieval.rerank.graph import NeighbourGraph, neighbour_graph, once_per_database
+from insclr.retrieval.rerank.ranking import Ranking, reorder
+
+_ROWS = 512  # rows encoded at once
+Mask = NDArray[np.bool_]
+
+
+def k_reciprocal(
+    queries: Descriptors,
+    database: Descriptors,
+    ranking: Ranking,
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    weight: float = 0.3,
+    depth: int = 1000,
+) -> Ranking:
+    """Re-score the first `depth` results by the Jaccard distance of reciprocal neighbour sets, mixed with the
+    plain distance (`weight`). Sets are averaged over the `k2` nearest, the image itself among them.
+
+    The query is compared with the database as if it had been added to it, which in leave-one-out it is.
+    """
+    encoder = _encoder(database, k1, k2)
+    encoder.fill(database, ranking.ids[:, :depth])
+    scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
+    dense = np.zeros(len(database), dtype=np.float32)
+    for query, (results, own) in enumerate(zip(ranking.ids, ranking.own_rows, strict=True)):
+        results = results[:depth]
+        similar = database[results] @ queries[query]  # (depth,)
+        columns, values = encoder.encode_query(database, queries[query], results, similar, int(own))
+        dense[columns] = values
+        lengths, columns_of, values_of = encoder.rows(results)
+        shared = np.minimum(dense[columns_of], values_of)
+        overlap = np.bincount(np.repeat(np.arange(len(results)), lengths), shared, minlength=len(results))
+        jaccard = 1 - overlap / (2 - overlap)  # both encodings sum to one
+        scores[query, : len(results)] = -((1 - weight) * jaccard + weight * (2 - 2 * similar))
+        dense[columns] = 0
+    return reorder(ranking, scores)
+
+
+def jaccard_distances(database: Descriptors, *, k1: int, k2: int, largest: float = 1.0) -> sparse.csr_array:
+    """Jaccard distances (N, N) between the reciprocal neighbour sets of unit rows, of pairs up to `largest`.
+
+    Sparse: pairs further apart than `largest`, or with nothing in common, are not stored.
+    """
+    encoder = _Encoder(len(database), k1, k2)
+    everyone = np.arange(len(database))
+    encoder.fill(database, everyone)
+    lengths, columns, values = encoder.rows(everyone)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    encoded = sparse.csr_array((values, columns, starts), shape=(len(database), len(database)))
+    by_column = encoded.tocsc()
+    found: list[tuple[Ids, Scores]] = []
+    for row in everyone:
+        own = slice(starts[row], starts[row + 1])
+        # The overlap with every row that has a column in common: sum of the smaller entries.
+        spans = [slice(by_column.indptr[c], by_column.indptr[c + 1]) for c in columns[own]]
+        others = np.concatenate([by_column.indices[span] for span in spans])
+        mine = np.repeat(values[own], [span.stop - span.start for span in spans])
+        smaller = np.minimum(mine, np.concatenate([by_column.data[span] for span in spans]))
+        rows, place = np.unique(others, return_inverse=True)
+        overlap = np.bincount(place, smaller, minlength=len(rows))
+        distance = np.maximum(0, 1 - overlap / (2 - overlap))  # both encodings sum to one
+        near = distance <= largest
+        found.append((rows[near].astype(np.int64), distance[near].astype(np.float32)))
+    ends = np.concatenate([[0], np.cumsum([len(rows) for rows, _ in found])])
+    data = np.concatenate([distance for _, distance in found])
+    return sparse.csr_array((data, np.concatenate([rows for rows, _ in found]), ends), shape=encoded.shape)
+
+
+class _Encoder:
+    """Reciprocal encodings of database rows, sparse, filled as rows are asked for."""
+
+    def __init__(self, count: int, k1: int, k2: int) -> None:
+        self.k1, self.k2 = k1, k2
+        self._single = dict[int, tuple[Ids, Scores]]()  # before the mean over k2 neighbours
+        # The means lie end to end: where each row's entries start, and how many there are (0: not yet made).
+        self._start = np.zeros(count, dtype=np.int64)
+        self._length = np.zeros(count, dtype=np.int64)
+        self._columns = np.empty(0, dtype=np.int64)
+        self._values = np.empty(0, dtype=np.float32)
+
+    def rows(self, rows: Ids) -> tuple[Ids, Ids, Scores]:
+        """Encodings of filled rows, end to end: how many entries each has, their columns, their values."""
+        lengths = self._length[rows]
+        before = np.cumsum(lengths) - lengths
+        entries = np.arange(lengths.sum()) + np.repeat(self._start[rows] - before, lengths)
+        return lengths, self._columns[entries], self._values[entries]
+
+    def fill(self, database: Descriptors, ids: Ids) -> None:
+        """Make sure that the encodings of the rows `ids` are there."""
+        rows = np.unique(ids[self._length[ids] == 0])
+        near = self._graph(database).rows(database, rows)[0][:, : self.k2 - 1]
+        groups = np.column_stack([rows, near])  # (rows, k2)
+        self._encode(database, np.unique(groups))
+        made = [_mean([self._single[row] for row in group]) for group in groups.tolist()]
+        self._length[rows] = [len(columns) for columns, _ in made]
+        self._start[rows] = len(self._columns) + np.cumsum(self._length[rows]) - self._length[rows]
+        self._columns = np.concatenate([self._columns, *(columns for columns, _ in made)])
+        self._values = np.concatenate([self._values, *(values for _, values in made)])
+
+    def encode_query(
+        self, database: Descriptors, query: Descriptors, results: Ids, similar: Scores, own: int
+    ) -> tuple[Ids, Scores]:
+        """Columns and values of a query whose ranking is `results`; its own row is no column."""
+        graph = self._graph(database)
+        first = results[: self.k1]
+        # The query belongs to a result's k1 nearest if it is as near as the last of them, up to rounding.
+        last = graph.rows(database, first)[1].min(axis=1, initial=2)
+        if graph.k < self.k1:
+            last[:] = -1  # so small a database that everybody is near
+        members = first[similar[: self.k1] >= last - 1e-6]
+        columns = _expanded(graph, database, members, self.k1, own)
+        values = _fractions(database[columns] @ query)
+        near = results[: self.k2 - 1]
+        self._encode(database, near)
+        return _mean([(columns, values), *(_without(self._single[row], own) for row in near.tolist())])
+
+    def _graph(self, database: Descriptors) -> NeighbourGraph:
+        return neighbour_graph(database, self.k1)
+
+    def _encode(self, database: Descriptors, rows: Ids) -> None:
+        graph = self._graph(database)
+        missing = np.array([row for row in rows.tolist() if row not in self._single], dtype=np.int64)
+        for start in range(0, len(missing), _ROWS):
+            block = missing[start : start + _ROWS]
+            near, mutual = _reciprocal(graph, database, block, self.k1)
+            for row, ids, kept in zip(block.tolist(), near, mutual, strict=True):
+                columns = _expanded(graph, database, np.append(ids[kept], row), self.k1, own=-1)
+                self._single[row] = (columns, _fractions(database[columns] @ database[row]))
+
+
+@once_per_database
+def _encoder(database: Descriptors, k1: int, k2: int) -> _Encoder:
+    return _Encoder(len(database), k1, k2)
+
+
+def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int) -> tuple[Ids, Mask]:
+    """The k nearest (rows, k) of each row, and which of them have the row among their own k nearest."""
+    near = graph.rows(database, rows)[0][:, :k]
+    back = graph.rows(database, near.ravel())[0][:, :k].reshape(*near.shape, near.shape[1])  # (rows, k, k)
+    return near, (back == rows[:, None, None]).any(axis=2)
+
+
+def _expanded(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int, own: int) -> Ids:
+    """R*: the reciprocal set joined by each member's half-size set, without `own`, that overlaps it by 2/3."""
+    if len(members) == 0:
+        return members
+    near, mutual = _reciprocal(graph, database, members, max(1, round(k1 / 2)))
+    near = np.column_stack([members, near])  # a set holds its own image
+    mutual = np.column_stack([np.ones(len(members), dtype=bool), mutual]) & (near != own)
+    inside = (np.isin(near, members) & mutual).sum(axis=1)
+    joined = inside > 2 / 3 * mutual.sum(axis=1)
+    return np.union1d(members, near[joined][mutual[joined]])
+
+
+def _fractions(similar: Scores) -> Scores:
+    """Weights exp(-squared distance) of unit descriptors with these inner products, summing to one."""
+    weights = np.exp(2 * similar - 2)
+    return np.asarray(weights / max(float(weights.sum()), 1e-12), dtype=np.float32)
+
+
+def _mean(encodings: list[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:
+    columns = np.concatenate([c for c, _ in encodings])
+    values = np.concatenate([v for _, v in encodings])
+    merged, where = np.unique(columns, return_inverse=True)
+    sums = np.bincount(where, values, minlength=len(merged))
+    return merged, (sums / len(encodings)).astype(np.float32)
+
+
+def _without(encoding: tuple[Ids, Scores], own: int) -> tuple[Ids, Scores]:
+    kept = encoding[0] != own
+    return encoding[0][kept], encoding[1][kept]

@@ -1,0 +1,198 @@
+"""Matched points: found where a thing is seen twice, and nowhere else."""
+
+import math
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageOps
+
+from helpers.blots import placed, textured
+from insclr.errors import UserError
+from insclr.retrieval.local import features as features_module
+from insclr.retrieval.local.features import MAX_FEATURES, LocalFeatures, extract_features
+from insclr.retrieval.local.geometry import MIN_INLIERS, match_features, verify
+from insclr.retrieval.local.verification import query_parts, verified_order
+
+pytest.importorskip("cv2")
+
+
+def test_a_thing_seen_again_has_points_a_transform_and_a_box() -> None:
+    thing = textured(1)
+    photo = placed(thing, 0, 0.75, (200, 100))
+    found = verify(extract_features(thing), extract_features(photo), (0.0, 0.0, 1.0, 1.0))
+    assert found is not None
+    assert found.inliers >= 20
+    # The thing's 240 px became 180 of the photo's 480, from (200, 100) on.
+    np.testing.assert_allclose(found.transform[:, :2], np.eye(2) * 180 / 480, atol=0.02)
+    np.testing.assert_allclose(found.box, (200 / 480, 100 / 480, 380 / 480, 280 / 480), atol=0.02)
+    np.testing.assert_allclose(
+        found.found_points, (found.query_points * 180 + np.array([200, 100])) / 480, atol=0.015
+    )
+
+
+@pytest.mark.parametrize("angle", [15, 90, 180])
+def test_a_turned_thing_is_found(angle: int) -> None:
+    thing = textured(2)
+    found = verify(extract_features(thing), extract_features(placed(thing, angle, 0.8, (150, 150))))
+    assert found is not None
+    turn = math.degrees(math.atan2(found.transform[1, 0], found.transform[0, 0]))
+    assert (turn + angle + 180) % 360 - 180 == pytest.approx(0, abs=3)  # PIL turns the other way
+
+
+def test_a_box_in_the_query_says_what_the_thing_is() -> None:
+    thing = textured(3)
+    query = placed(thing, 0, 1.0, (20, 30), seed=5)
+    photo = placed(thing, 0, 0.5, (300, 300), seed=6)
+    parts = query_parts(query, (20, 30, 260, 270))
+    inside = parts.features.points * 480
+    assert (inside >= (19, 29)).all()
+    assert (inside <= (261, 271)).all()
+    found = verify(parts.features, extract_features(photo), parts.outline)
+    assert found is not None
+    np.testing.assert_allclose(found.box, np.array([300, 300, 420, 420]) / 480, atol=0.02)
+
+
+def test_different_things_have_no_geometry() -> None:
+    photos = [extract_features(textured(seed)) for seed in range(10, 16)]
+    assert not any(verify(a, b) for i, a in enumerate(photos) for b in photos[:i])
+
+
+def test_a_mirrored_thing_has_no_geometry() -> None:
+    thing = textured(4)
+    assert verify(extract_features(thing), extract_features(ImageOps.mirror(thing))) is None
+
+
+@pytest.mark.parametrize("colour", ["black", "white", "grey"])
+def test_one_colour_has_no_points_and_no_geometry(colour: str) -> None:
+    empty = extract_features(Image.new("RGB", (200, 200), colour))
+    assert len(empty) == 0
+    assert verify(empty, empty) is None
+    assert verify(extract_features(textured(1)), empty) is None
+    assert LocalFeatures.from_bytes(empty.to_bytes()).points.shape == (0, 2)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 200), (15, 15)])
+def test_a_tiny_image_has_no_points(size: tuple[int, int]) -> None:
+    assert len(extract_features(Image.new("RGB", size, "red"))) == 0
+
+
+def test_a_box_of_one_pixel_has_no_points() -> None:
+    parts = query_parts(textured(1), (10, 10, 11, 11))
+    assert len(parts.features) == 0
+    assert verify(parts.features, extract_features(textured(1))) is None
+
+
+def fence(seed: int, step: int) -> Image.Image:
+    """Equal posts at equal distances, a little noise over all."""
+    generator = np.random.default_rng(seed)
+    picture = Image.new("RGB", (320, 320), (90, 150, 90))
+    draw = ImageDraw.Draw(picture)
+    for x in range(seed * 7 % step, 320, step):
+        draw.rectangle((x, 40, x + step // 2, 300), fill=(150, 100, 60))
+        draw.polygon([(x, 40), (x + step // 4, 15), (x + step // 2, 40)], fill=(150, 100, 60))
+    noise = generator.normal(0, 2, (320, 320, 3))
+    return Image.fromarray((np.asarray(picture) + noise).clip(0, 255).astype(np.uint8))
+
+
+def windows(seed: int) -> Image.Image:
+    """A house front: the same window again and again."""
+    generator = np.random.default_rng(seed)
+    wall = tuple(int(value) for value in generator.integers(120, 220, 3))
+    picture = Image.new("RGB", (320, 320), wall)
+    draw = ImageDraw.Draw(picture)
+    for top in range(20 + 3 * seed, 300, 50 + seed):
+        for left in range(15 + 2 * seed, 300, 40 + seed):
+            draw.rectangle(
+                (left, top, left + 20, top + 30), fill=(40, 50, 70), outline=(240, 240, 240), width=2
+            )
+            draw.line((left + 10, top, left + 10, top + 30), fill=(240, 240, 240), width=2)
+    noise = generator.normal(0, 2, (320, 320, 3))
+    return Image.fromarray((np.asarray(picture) + noise).clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (fence(1, 24), fence(2, 31)),
+        (fence(3, 20), fence(4, 40)),
+        (windows(1), windows(4)),
+        (windows(2), windows(7)),
+    ],
+)
+def test_repeated_patterns_of_different_things_are_no_geometry(one: Image.Image, other: Image.Image) -> None:
+    assert verify(extract_features(one), extract_features(other)) is None
+
+
+def made_features(points: np.ndarray, descriptors: np.ndarray) -> LocalFeatures:
+    count = len(points)
+    return LocalFeatures(
+        (1.0, 1.0),
+        points.astype(np.float32),
+        np.full(count, 0.02, np.float32),
+        np.zeros(count, np.float32),
+        descriptors,
+    )
+
+
+def test_everything_mapped_to_one_spot_or_line_is_no_geometry() -> None:
+    generator = np.random.default_rng(0)
+    descriptors = generator.integers(0, 256, (40, 128)).astype(np.uint8)
+    spread = generator.random((40, 2))
+    query = made_features(spread, descriptors)
+    assert verify(query, made_features(spread, descriptors)) is not None
+    for squeezed in ((0.01, 0.01), (1.0, 0.01), (0.01, 1.0)):
+        found = made_features(0.5 + (spread - 0.5) * np.array(squeezed), descriptors)
+        assert verify(query, found) is None
+        assert verify(found, query) is None
+
+
+def test_directions_and_sizes_that_contradict_the_places_are_no_geometry() -> None:
+    generator = np.random.default_rng(0)
+    descriptors = generator.integers(0, 256, (40, 128)).astype(np.uint8)
+    spread = generator.random((40, 2))
+    query = made_features(spread, descriptors)
+    turned = LocalFeatures((1.0, 1.0), query.points, query.scales, query.angles + np.pi, descriptors)
+    grown = LocalFeatures((1.0, 1.0), query.points, query.scales * 4, query.angles, descriptors)
+    assert verify(query, turned) is None
+    assert verify(query, grown) is None
+
+
+def test_matches_are_mutual_and_clear() -> None:
+    # Rows 0 and 1 of the found image are twins: which of them is meant cannot be told, so neither is matched.
+    eye = (np.eye(128)[:4] * 200).astype(np.uint8)
+    query = made_features(np.array([(0.1, 0.1), (0.5, 0.5), (0.9, 0.2)]), eye[:3])
+    twins = np.stack([eye[0], eye[0], eye[1], eye[2]])
+    found = made_features(np.array([(0.1, 0.1), (0.3, 0.1), (0.5, 0.5), (0.9, 0.2)]), twins)
+    assert match_features(query, found).tolist() == [[1, 2], [2, 3]]
+
+
+def test_features_are_kept_in_a_bounded_number_of_bytes() -> None:
+    found = extract_features(textured(7, 640))
+    kept = found.to_bytes()
+    assert len(found) == MAX_FEATURES
+    assert len(kept) == 8 + 136 * MAX_FEATURES <= 54_408
+    again = LocalFeatures.from_bytes(kept)
+    np.testing.assert_allclose(again.points, found.points, atol=1e-4)
+    np.testing.assert_allclose(again.scales, found.scales, rtol=1e-3)
+    np.testing.assert_allclose(np.cos(again.angles - found.angles), 1, atol=1e-5)
+    assert (again.descriptors == found.descriptors).all()
+    with pytest.raises(ValueError, match="no local features"):
+        LocalFeatures.from_bytes(kept[:-1])
+
+
+def test_inliers_lift_a_result_and_without_any_the_order_stays() -> None:
+    similarities = np.array([0.9, 0.8, 0.7, 0.6], np.float32)
+    assert verified_order(similarities, np.zeros(4, np.int64)).tolist() == [0, 1, 2, 3]
+    assert verified_order(similarities, np.array([0, 0, 0, 60])).tolist()[0] == 3
+    assert verified_order(
+        np.full(3, 0.5, np.float32), np.array([0, MIN_INLIERS, 2 * MIN_INLIERS])
+    ).tolist() == [2, 1, 0]
+
+
+def test_without_opencv_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(features_module, "import_module", missing)
+    with pytest.raises(UserError, match=r"needs OpenCV: pip install 'insclr\[geometry\]'"):
+        extract_features(textured(1))

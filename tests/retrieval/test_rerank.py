@@ -1,0 +1,317 @@
+"""Each re-ranker against a literal slow version of its paper, and what holds for all of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insclr.errors import UserError
+from insclr.retrieval.rerank import RERANKERS, Ranking, rank, ranking, rerank
+from insclr.retrieval.rerank.database_augmentation import dba
+from insclr.retrieval.rerank.diffusion import diffusion
+from insclr.retrieval.rerank.graph import NeighbourGraph
+from insclr.retrieval.rerank.query_expansion import alpha_qe, aqe
+from insclr.retrieval.rerank.reciprocal import jaccard_distances, k_reciprocal
+from insclr.retrieval.rerank.traversal import egt
+
+
+def unit(rows):
+    rows = np.asarray(rows, dtype=np.float32)
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def cloud(count=40, dim=5, seed=0):
+    """Random unit vectors with positive similarities, as pooled features have."""
+    return unit(np.abs(np.random.default_rng(seed).normal(size=(count, dim))))
+
+
+def order_of(scores, ids):
+    """Ids by falling score, as a list."""
+    return [int(i) for _, i in sorted(zip((-s for s in scores), ids, strict=True))]
+
+
+def leave_one_out(database):
+    return rank(database, database, own=np.arange(len(database)))
+
+
+# All of them
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+def test_the_same_ids_come_back_in_an_order_of_falling_scores(name):
+    database = cloud(50)
+    for before in (
+        leave_one_out(database),
+        rank(cloud(7, seed=1), database),
+        rank(cloud(7), database, depth=8),
+    ):
+        queries = database if before.own is not None else cloud(7, seed=1)
+        after = rerank(name)(queries, database, before)
+        assert np.array_equal(np.sort(after.ids, axis=1), np.sort(before.ids, axis=1))
+        assert np.isfinite(after.scores).all()
+        assert (np.diff(after.scores, axis=1) <= 1e-6).all()
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+def test_queries_are_independent_of_one_another(name):
+    database, queries = cloud(50), cloud(6, seed=1)
+    together = rerank(name)(queries, database, rank(queries, database))
+    alone = rerank(name)(queries[3:4], database, rank(queries[3:4], database))
+    assert together.ids[3].tolist() == alone.ids[0].tolist()
+
+
+@pytest.mark.parametrize("reranker", [aqe, alpha_qe, dba, egt])
+def test_a_query_in_the_database_ranks_as_if_it_were_not_there(reranker):
+    """Leave-one-out is honest: the query's own row gives no help, not even through its neighbours."""
+    database = cloud(40)
+    together = reranker(database, database, leave_one_out(database))
+    for row in (0, 7, 39):
+        rest = np.delete(database, row, axis=0)
+        alone = reranker(database[row : row + 1], rest, rank(database[row : row + 1], rest))
+        expected = np.where(alone.ids >= row, alone.ids + 1, alone.ids)
+        assert together.ids[row].tolist() == expected[0].tolist()
+
+
+def test_the_names_are_listed_when_one_is_unknown():
+    assert rerank("k-reciprocal") is rerank("kReciprocal") is RERANKERS["kreciprocal"]
+    with pytest.raises(UserError, match="aqe, alphaqe, dba, diffusion, egt, kreciprocal"):
+        rerank("magic")
+
+
+def test_blocks_do_not_change_the_result(monkeypatch):
+    database, queries = cloud(50), cloud(9, seed=1)
+    wanted = {name: f(queries, database.copy(), rank(queries, database)).ids for name, f in RERANKERS.items()}
+    monkeypatch.setattr(ranking, "BLOCK_VALUES", 120)
+    for name, reranker in RERANKERS.items():
+        found = reranker(queries, database.copy(), rank(queries, database)).ids
+        assert np.array_equal(found, wanted[name]), name
+
+
+# Rankings and the graph
+
+
+def test_rank_settles_ties_by_the_lower_row_and_leaves_the_own_row_out():
+    database = unit([[1, 0], [0, 1], [1, 0], [1, 1]])
+    assert rank(database[:1], database).ids.tolist() == [[0, 2, 3, 1]]
+    assert rank(database[:1], database, own=np.array([0])).ids.tolist() == [[2, 3, 1]]
+    assert rank(database[:1], database, depth=1).ids.tolist() == [[0]]
+
+
+def test_results_that_are_not_scored_keep_their_order_behind():
+    before = Ranking(np.array([[4, 2, 7, 5]]), np.array([[0.9, 0.8, 0.7, 0.6]], dtype=np.float32))
+    after = ranking.reorder(before, np.array([[-np.inf, 0.1, -np.inf, 0.3]], dtype=np.float32))
+    assert after.ids.tolist() == [[5, 2, 4, 7]]
+    assert after.scores[0].tolist() == pytest.approx([0.3, 0.1, 0.1, -0.1])
+
+
+def test_the_graph_holds_the_nearest_rows_without_the_row_itself():
+    database = cloud(30)
+    ids, scores = NeighbourGraph(30, 4).rows(database, np.array([5, 2, 5]))
+    for found, products, row in zip(ids, scores, (5, 2, 5), strict=True):
+        similar = database @ database[row]
+        expected = [i for i in order_of(similar, range(30)) if i != row][:4]
+        assert found.tolist() == expected
+        assert products == pytest.approx(similar[expected])
+
+
+# Each against a slow version
+
+
+@pytest.mark.parametrize(("reranker", "alpha"), [(aqe, 0), (alpha_qe, 3)])
+def test_query_expansion_by_its_definition(reranker, alpha):
+    database, queries = cloud(30), cloud(4, seed=1)
+    before = rank(queries, database)
+    after = reranker(queries, database, before, neighbours=3)
+    for query, vector in enumerate(queries):
+        new = vector + sum((vector @ database[i]) ** alpha * database[i] for i in before.ids[query, :3])
+        assert after.ids[query].tolist() == order_of(database @ new, range(30))
+        assert after.scores[query] == pytest.approx(np.sort(database @ unit(new))[::-1], abs=1e-6)
+
+
+def test_database_augmentation_by_its_definition():
+    database, queries = cloud(30), cloud(4, seed=1)
+    new = []
+    for row, vector in enumerate(database):
+        near = [i for i in order_of(database @ vector, range(30)) if i != row][:3]
+        new.append(unit(vector + sum((vector @ database[i]) ** 2 * database[i] for i in near)))
+    after = dba(queries, database, rank(queries, database), neighbours=3, alpha=2.0)
+    for query, vector in enumerate(queries):
+        assert after.ids[query].tolist() == order_of(np.array(new) @ vector, range(30))
+
+
+def dense_diffusion(database, first, seeds, k, gamma, alpha, own=None):
+    """Solve the linear system of the paper with a dense solver."""
+    count = len(database)
+    similar = (database @ database.T).astype(np.float64)
+    near = [set([j for j in order_of(similar[i], range(count)) if j != i][:k]) for i in range(count)]
+    affinity = np.zeros((count, count))
+    for i in range(count):
+        for j in near[i]:
+            if i in near[j]:
+                affinity[i, j] = max(similar[i, j], 0) ** gamma
+    degree = np.maximum(affinity.sum(axis=1), 1e-12)
+    normalised = affinity / np.sqrt(np.outer(degree, degree))
+    if own is not None:
+        normalised[own] = normalised[:, own] = 0
+    y = np.zeros(count)
+    y[first] = seeds
+    return np.linalg.solve(np.eye(count) - alpha * normalised, y)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_diffusion_solves_the_papers_system(inside):
+    database = cloud(40)
+    queries = database if inside else cloud(5, seed=1)
+    before = leave_one_out(database) if inside else rank(queries, database)
+    after = diffusion(queries, database, before, k=8, query_k=4, gamma=2.0, alpha=0.9, steps=200)
+    for query in range(5):
+        first = before.ids[query, :4]
+        seeds = (database[first] @ queries[query]).astype(np.float64) ** 2
+        f = dense_diffusion(database, first, seeds, 8, 2.0, 0.9, own=query if inside else None)
+        reached = (f > 1e-9).sum()
+        assert after.scores[query, :reached] == pytest.approx(f[after.ids[query, :reached]], abs=1e-5)
+        behind = after.ids[query, reached:].tolist()
+        assert behind == [i for i in before.ids[query].tolist() if i in behind]
+
+
+def test_truncated_diffusion_works_on_the_querys_first_results_alone():
+    database, queries = cloud(60), cloud(3, seed=1)
+    before = rank(queries, database)
+    settings: dict[str, Any] = {"k": 6, "query_k": 3, "gamma": 2.0, "alpha": 0.9, "steps": 200}
+    after = diffusion(queries, database, before, truncate=12, **settings)
+    for query in range(3):
+        kept = before.ids[query, :12]
+        assert set(after.ids[query, :12].tolist()) == set(kept.tolist())
+        assert after.ids[query, 12:].tolist() == before.ids[query, 12:].tolist()
+    whole = diffusion(queries, database, before, truncate=60, **settings)
+    assert not np.array_equal(whole.ids, after.ids)
+
+
+def slow_egt(database, query, first, k, threshold, depth):
+    """The traversal with sets and sorting instead of a heap."""
+    similar = database @ database.T
+    strongest = {int(i): float(query @ database[i]) for i in first[:k]}
+    taken: list[int] = []
+    while strongest and len(taken) < depth:
+        fresh: list[int] = []
+        while strongest and len(taken) < depth:
+            row = max(strongest, key=strongest.__getitem__)
+            if fresh and strongest[row] <= threshold:
+                break
+            del strongest[row]
+            taken.append(row)
+            fresh.append(row)
+        for row in fresh:
+            for i in [i for i in order_of(similar[row], range(len(database))) if i != row][:k]:
+                if i not in taken:
+                    strongest[i] = max(strongest.get(i, -2), float(similar[row, i]))
+    return taken
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.95, 2.0])
+def test_traversal_by_its_definition(threshold):
+    database, queries = cloud(40), cloud(5, seed=1)
+    before = rank(queries, database)
+    after = egt(queries, database, before, k=4, threshold=threshold, depth=15)
+    for query, vector in enumerate(queries):
+        taken = slow_egt(database, vector, before.ids[query], 4, threshold, 15)
+        assert after.ids[query, : len(taken)].tolist() == taken
+        rest = [i for i in before.ids[query].tolist() if i not in taken]
+        assert after.ids[query, len(taken) :].tolist() == rest
+
+
+def slow_reciprocal(database, q, k1, k2, weight):
+    """Zhong et al. with sets over the database with the query in row `q`; scores of all other rows."""
+    count = len(database)
+    similar = (database @ database.T).astype(np.float64)
+    nearest = [[j for j in order_of(similar[i], range(count)) if j != i] for i in range(count)]
+
+    def reciprocal(i, k):
+        return {j for j in nearest[i][:k] if i in nearest[j][:k]}
+
+    def encoding(i, left_out):
+        found = (reciprocal(i, k1) | {i}) - left_out
+        members = set(found)
+        for j in found:
+            half = (reciprocal(j, round(k1 / 2)) | {j}) - left_out
+            if len(half & found) > 2 / 3 * len(half):
+                members |= half
+        weights = {j: np.exp(2 * similar[i, j] - 2) for j in members}
+        return {j: w / sum(weights.values()) for j, w in weights.items()}
+
+    def averaged(i):
+        # An image belongs to its own set, but the query to none of those that describe it.
+        left_out = {q} if i == q else set()
+        total = np.zeros(count)
+        for j in [i, *nearest[i][: k2 - 1]]:
+            for column, value in encoding(j, left_out if j == q else set()).items():
+                total[column] += value / k2 if column not in left_out else 0
+        return total
+
+    mine, scores = averaged(q), {}
+    for i in nearest[q]:
+        overlap = np.minimum(mine, averaged(i)).sum()
+        jaccard = 1 - overlap / (2 - overlap)
+        scores[i] = -((1 - weight) * jaccard + weight * (2 - 2 * similar[q, i]))
+    return scores
+
+
+def test_k_reciprocal_by_its_definition():
+    database = cloud(30)
+    after = k_reciprocal(database, database, leave_one_out(database), k1=6, k2=3, weight=0.3)
+    for query in range(30):
+        slow = slow_reciprocal(database, query, 6, 3, 0.3)
+        assert after.scores[query] == pytest.approx([slow[i] for i in after.ids[query].tolist()], abs=1e-5)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 1000), st.sampled_from(sorted(RERANKERS)))
+def test_tiny_databases_and_repeated_images_are_no_trouble(count, distinct, seed, name):
+    rows = np.random.default_rng(seed).normal(size=(distinct, 3))
+    database = unit(rows[np.arange(count) % distinct])
+    for before in (leave_one_out(database), rank(database, database)):
+        after = rerank(name)(database, database, before)
+        assert np.array_equal(np.sort(after.ids, axis=1), np.sort(before.ids, axis=1))
+        assert np.isfinite(after.scores).all()
+
+
+def test_sparse_jaccard_distances_equal_dense_ones() -> None:
+    rows = unit(np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
+    found = jaccard_distances(rows, k1=10, k2=4).toarray()
+    expected = _dense_jaccard(rows, k1=10, k2=4)
+    # What is not stored is as far as can be.
+    found[(found == 0) & (expected == 1)] = 1
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    near = jaccard_distances(rows, k1=10, k2=4, largest=0.6).toarray()
+    np.testing.assert_allclose(near, np.where(expected <= 0.6, expected, 0), atol=1e-5)
+
+
+def _dense_jaccard(rows: np.ndarray, k1: int, k2: int) -> np.ndarray:
+    """Zhong et al. 2017 with whole matrices and sets, image by image."""
+    count = len(rows)
+    similar = rows @ rows.T
+    order = [[j for j in np.argsort(-similar[i], kind="stable").tolist() if j != i] for i in range(count)]
+
+    def reciprocal(i: int, k: int) -> set[int]:
+        return {j for j in order[i][:k] if i in order[j][:k]} | {i}
+
+    encoded = np.zeros((count, count))
+    for i in range(count):
+        first = reciprocal(i, k1)
+        whole = set(first)
+        for j in first:
+            half = reciprocal(j, round(k1 / 2))
+            if len(half & first) > 2 / 3 * len(half):
+                whole |= half
+        members = sorted(whole)
+        weights = np.exp(-(2 - 2 * similar[i, members]))
+        encoded[i, members] = weights / weights.sum()
+    mean = np.stack([encoded[[i, *order[i][: k2 - 1]]].mean(0) for i in range(count)])
+    distances = np.empty((count, count))
+    for i in range(count):
+        for j in range(count):
+            smaller, larger = np.minimum(mean[i], mean[j]).sum(), np.maximum(mean[i], mean[j]).sum()
+            distances[i, j] = 1 - smaller / larger
+    return np.maximum(distances, 0)
