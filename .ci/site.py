@@ -1,7 +1,7 @@
-"""Pages of the documentation site that are made when it is built: mkdocs.yml names this file as a hook.
+"""mkdocs hook: generates the pages of the site that are not in docs/ (mkdocs.yml names this file).
 
-The start page is README.md, the pages for contributors are the files at the root, and the reference of the command
-line comes from the commands themselves. So none is written twice, and none can be out of date.
+The start page is README.md, the pages for contributors are the files at the root, and the command-line reference is
+generated from the commands. So no text exists twice.
 """
 
 import html
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
-# Files at the root that pages link to, and what they are called on the site.
+# Files at the root that pages link to, and their names on the site.
 _AT_ROOT = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -35,8 +35,9 @@ _IN_ORDER = (
 )  # modules of commands, as people need them
 _CLI_INTRO = """# Command line
 
-Made from the commands themselves: `insclr COMMAND --help` says the same. A mistake is answered with what to do and
-exit status 2; nothing is left half-written. `insclr --install-completion` completes commands in your shell.
+This page is generated from the commands. `insclr COMMAND --help` prints the same text.
+A mistake ends with one sentence that says what to do, and exit status 2.
+`insclr --install-completion` completes commands in your shell.
 
 `MODEL` is a run folder, a model file, or `pretrained:NAME` for a [backbone](backbones.md). `STORE` is a folder or a
 [Milvus](large-collections.md#milvus) address.
@@ -44,37 +45,43 @@ exit status 2; nothing is left half-written. `insclr --install-completion` compl
 
 _RECIPES_INTRO = """## Recipes
 
-What `insclr train --recipe NAME` takes; `insclr recipes NAME` prints one with every setting.
+`insclr train --recipe NAME` trains with one of these. `insclr recipes NAME` prints one with every setting.
 
 | recipe | what it is |
 |---|---|"""
 
 
-def made_pages() -> dict[str, str]:
-    """Every file that the site has and the folder docs has not, by its name."""
+def generate_pages() -> dict[str, str]:
+    """Every file of the site that is not in docs/, by its name."""
     pages = {name: (_ROOT / source).read_text() for source, name in _AT_ROOT.items()}
-    pages = {name: _of_root(text) if name.endswith(".md") else text for name, text in pages.items()}
+    pages = {name: _relink_root_page(text) if name.endswith(".md") else text for name, text in pages.items()}
     notebooks = {f"notebooks/{file.name}": file.read_text() for file in (_ROOT / "notebooks").glob("*.ipynb")}
     return pages | notebooks | {"cli.md": cli_page()}
 
 
-def _of_root(text: str) -> str:
-    """A page of the root with its links as they are on the site."""
+def _relink_root_page(text: str) -> str:
+    """Rewrite the links of a page at the root to addresses of the site."""
 
-    def moved(link: re.Match[str]) -> str:
+    def relink(link: re.Match[str]) -> str:
         target = link[1]
         return f"]({_AT_ROOT.get(target, target.removeprefix('docs/'))}"
 
-    return _LINK.sub(moved, text)
+    return _LINK.sub(relink, text)
 
 
-def to_root(text: str) -> str:
-    """A page of docs with its links to files at the root as they are on the site."""
-    return _LINK.sub(lambda link: f"]({_AT_ROOT.get(link[1].removeprefix('../'), link[1])}", text)
+def relink_docs_page(text: str, depth: int = 0) -> str:
+    """Rewrite the links from a page in docs/, `depth` folders down, to files at the root."""
+    up = "../" * depth
+
+    def relink(link: re.Match[str]) -> str:
+        name = _AT_ROOT.get(link[1].removeprefix(up + "../"))
+        return f"]({up}{name}" if name else link[0]
+
+    return _LINK.sub(relink, text)
 
 
 def cli_page() -> str:
-    """The reference of all commands, those of one module under one heading, and the list of recipes."""
+    """Reference of all commands, one heading a module, and the list of recipes."""
     import typer
 
     import insclr.cli
@@ -101,7 +108,7 @@ def _recipe_rows() -> list[str]:
 
 
 def _commands(group: Any, context: Any) -> Iterator[tuple[Any, Any]]:
-    """Every command that is shown, those of groups too, each with its context."""
+    """Every visible command with its context, including those of groups."""
     for name, command in group.commands.items():
         inner = command.make_context(name, [], parent=context, resilient_parsing=True)
         if hasattr(command, "commands"):
@@ -129,14 +136,14 @@ def _cell(text: str) -> str:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs: add what is made."""
+    """Called by mkdocs: add the generated pages."""
     from mkdocs.structure.files import File
 
-    for name, text in made_pages().items():
+    for name, text in generate_pages().items():
         files.append(File.generated(config, name, content=text))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Called by mkdocs with every page."""
-    return to_root(markdown)
+    return relink_docs_page(markdown, page.file.src_uri.count("/"))

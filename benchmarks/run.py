@@ -1,4 +1,4 @@
-"""`make bench`: measure everything, or the named parts, and write the tables to docs/performance.md.
+"""`make bench`: measure everything, or the named parts, and write the tables to docs/research/performance.md.
 
     python benchmarks/run.py [engines] [startup] [stores] [step] [calibrated] [mining] [pool] [loader] [growth] [cpu]
 
@@ -58,7 +58,7 @@ ten times ahead of it, but for photos of 2048 x 1536 that are not decoded yet, w
 the same with the one change named, so a ratio above 1 is a choice that pays. Without bf16
 arithmetic in the processor bf16 is emulated.""",
 }
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "research" / "performance.md"
 HEAD = """# Performance
 
 Written by `make bench`; one part alone: `python benchmarks/run.py step`. Both sides of a ratio are measured in the

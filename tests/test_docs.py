@@ -15,7 +15,7 @@ from insclr.cli import app
 from insclr.recipe import load_recipe
 
 _ROOT = Path(__file__).parents[1]
-_PAGES = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").glob("*.md"))]
+_PAGES = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").rglob("*.md"))]
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_every_training_shown_has_a_recipe_that_takes_its_settings(line: str) ->
 
 
 def test_recipes_shown_can_be_read(tmp_path: Path) -> None:
-    blocks = [block for page in (_ROOT / "docs").glob("*.md") for block in _blocks(page, "toml")]
+    blocks = [block for page in (_ROOT / "docs").rglob("*.md") for block in _blocks(page, "toml")]
     assert blocks
     for block in blocks:
         (tmp_path / "recipe.toml").write_text(block)
@@ -64,7 +64,7 @@ def test_recipes_shown_can_be_read(tmp_path: Path) -> None:
 
 def test_every_extra_is_explained() -> None:
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    rows = re.findall(r"^\| (`.+?`) \|", (_ROOT / "docs" / "getting-started.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`.+?`) \|", (_ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE)
     assert set(extras) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
@@ -108,11 +108,11 @@ def test_the_story_of_the_readme(
 def test_the_first_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/getting-started.md, command by command, but for the page that would wait for visitors."""
+    """docs/tutorial.md, command by command, but for the page that would wait for visitors."""
     monkeypatch.chdir(tmp_path)
     said = {}
     for name, line in _commands():
-        if name == "getting-started.md" and not line.startswith("insclr serve"):
+        if name == "tutorial.md" and not line.startswith("insclr serve"):
             assert status_of(*shlex.split(line)[1:]) == 0, line
             said[line.split()[1]] = capsys.readouterr().out
     before, after = (

@@ -1,4 +1,4 @@
-"""The documentation site: every page is reached, what is made for it is whole, nothing comes from another host."""
+"""The documentation site: the menu has every page, generated pages are complete, nothing loads from another host."""
 
 import importlib.util
 import re
@@ -18,7 +18,7 @@ _LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "sour
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    """The hook that makes pages, loaded as mkdocs loads it; mkdocs itself is not needed."""
+    """The hook that generates pages, loaded as mkdocs loads it. mkdocs itself is not needed."""
     spec = importlib.util.spec_from_file_location("site_hook", _ROOT / ".ci" / "site.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,19 +29,19 @@ def site() -> ModuleType:
 
 def test_the_menu_has_every_page_once(site: ModuleType) -> None:
     menu = re.findall(r"^ +- .+: (\S+\.md)$", (_ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    written = [page.name for page in (_ROOT / "docs").glob("*.md")]
-    made = [name for name in site.made_pages() if name.endswith(".md")]
-    assert sorted(menu) == sorted([*written, *made])
-    assert not list((_ROOT / "docs").glob("*/*.md"))  # the tests of pages look at the folder itself
+    docs = _ROOT / "docs"
+    written = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
+    generated = [name for name in site.generate_pages() if name.endswith(".md")]
+    assert sorted(menu) == sorted([*written, *generated])
 
 
 def test_the_reference_has_every_command_and_its_options(site: ModuleType) -> None:
     page = site.cli_page()
     shown = set(re.findall(r"^### insclr (.+)$", page, re.MULTILINE))
-    said = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "insclr", "--help"], capture_output=True, text=True, check=True
     )
-    listed = set(re.findall(r"^  ([a-z][a-z-]*)  ", said.stdout.split("Commands:")[1], re.MULTILINE))
+    listed = set(re.findall(r"^  ([a-z][a-z-]*)  ", help_text.stdout.split("Commands:")[1], re.MULTILINE))
     assert listed
     assert {name.split()[0] for name in shown} == listed
     assert {"names list", "names export", "names import", "answers undo"} <= shown
@@ -53,21 +53,24 @@ def test_the_reference_has_every_command_and_its_options(site: ModuleType) -> No
 
 
 def test_pages_of_the_root_link_to_pages_of_the_site(site: ModuleType) -> None:
-    start = site.made_pages()["index.md"]
-    assert "](getting-started.md#install)" in start
+    start = site.generate_pages()["index.md"]
+    assert "](tutorial.md#install)" in start
     assert "](contributing.md)" in start
     assert "](images/search.png)" in start
     assert "](docs/" not in start
-    assert site.to_root("[a](../README.md#demo) [b](faq.md) [c](../NOTICE)") == (
+    assert site.relink_docs_page("[a](../README.md#demo) [b](faq.md) [c](../NOTICE)") == (
         "[a](index.md#demo) [b](faq.md) [c](NOTICE.txt)"
+    )
+    assert site.relink_docs_page("[a](../../README.md) [b](../faq.md) [c](results.md)", depth=1) == (
+        "[a](../index.md) [b](../faq.md) [c](results.md)"
     )
 
 
-def test_links_of_made_pages_lead_to_files_of_the_site(site: ModuleType) -> None:
-    made = site.made_pages()
-    for name, text in made.items():
+def test_links_of_generated_pages_lead_to_files_of_the_site(site: ModuleType) -> None:
+    generated = site.generate_pages()
+    for name, text in generated.items():
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text) if name.endswith(".md") else ():
-            assert target in made or (_ROOT / "docs" / target).is_file(), f"{name}: {target}"
+            assert target in generated or (_ROOT / "docs" / target).is_file(), f"{name}: {target}"
 
 
 def test_the_reference_of_python_has_every_public_name() -> None:
@@ -83,9 +86,9 @@ class _Loads(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = dict(attrs)
-        if tag in _LOADED and said.get("rel") not in ("canonical", "next", "prev"):
-            self.found.append(said.get(_LOADED[tag]) or "")
+        values = dict(attrs)
+        if tag in _LOADED and values.get("rel") not in ("canonical", "next", "prev"):
+            self.found.append(values.get(_LOADED[tag]) or "")
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ Images of one instance have the same neighbours, images of different instances h
 is the share of neighbours they have in common, beyond chance, averaged over neighbourhoods of several sizes (an
 instance may have 3 images or 150). A fixed logistic function turns an agreement into a probability; averaged over
 pairs of one similarity it gives this collection's curve from cosine to score. Its two constants were learned with the
-labels of two sets (landmarks44, nyala237) and checked on others; docs/results-search.md says how well it does.
+labels of two sets (landmarks44, nyala237) and checked on others
+(docs/research/results-search.md).
 
 Pairs that a person has answered, or labels, move the curve to where it belongs: `calibrate_from_answers`.
 """
@@ -161,7 +162,7 @@ def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurv
     """Calibrate the store anew with pairs of which one knows whether they show the same instance, and keep it.
 
     Answers about rows that are gone are left out. They are taken as a fair sample of what searches show: random ones
-    of the first 50 results, right or wrong. 200 of them are enough (docs/results-search.md).
+    of the first 50 results, right or wrong. 200 of them are enough (docs/research/results-search.md).
     """
     there = set(store.ids().tolist())
     usable = [one for one in answers if one.one in there and one.other in there and one.one != one.other]

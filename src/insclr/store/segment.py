@@ -1,8 +1,8 @@
 """Rows that are searched together: an exact half-precision scan, and a coarse scan before it where it pays.
 
 The coarse scan (4 bits for every 2 dimensions, faiss) ranks all rows, and the best of them are scored exactly. Random
-vectors are its hardest case and inverted lists or graphs fail there, for want of any structure; docs/performance.md
-has its recall and time on random and on real descriptors.
+vectors are its hardest case and inverted lists or graphs fail there, for want of any structure.
+docs/research/performance.md has its recall and time on random and on real descriptors.
 """
 
 import logging

@@ -26,7 +26,7 @@ from insclr.retrieval.search import Match, Search, search_set
 from insclr.store import Store, open_store
 
 pytest.importorskip("cv2")
-MOST_BYTES = 54_408  # what SIFT's features take at most, docs/parts.md
+MOST_BYTES = 54_408  # what SIFT's features take at most, docs/small-objects.md
 
 
 def test_without_kornia_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

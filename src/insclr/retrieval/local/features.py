@@ -27,7 +27,7 @@ _POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "<f2"), ("angle", "<u2"
 class LocalFeatures:
     """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size.
 
-    Points of learned features (docs/parts.md) have no scale and no angle, and their descriptors have signs.
+    Points of learned features (docs/small-objects.md) have no scale and no angle, and their descriptors have signs.
     """
 
     extent: tuple[float, float]  # width and height: the longer one is 1
