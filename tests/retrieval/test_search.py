@@ -89,7 +89,7 @@ def test_min_score_and_where_limit_the_matches(store: Store) -> None:
     assert search_set(store, X, Search(where="kind = none")) == []
 
 
-@pytest.mark.parametrize("name", ["aqe", "alphaqe", "dba", "diffusion", "egt", "kreciprocal"])
+@pytest.mark.parametrize("name", ["alphaqe", "diffusion", "kreciprocal"])
 def test_every_reranker_gives_an_order_of_the_same_rows(store: Store, name: str) -> None:
     plain = search_set(store, X, Search(top=6))
     better = search_set(store, X, Search(top=6, rerank=name))

@@ -33,11 +33,8 @@ Rerank = Annotated[
     str,
     typer.Option(
         help="Put the results in a better order. "
-        "aqe: search again with the mean of the query and its first results; "
-        "alphaqe: the same, near results weighing more; "
-        "dba: compare with photos averaged with their neighbours; "
+        "alphaqe: search again with the weighted mean of the query and its first results; "
         "diffusion: follow neighbours of neighbours (a search: among its 500 nearest); "
-        "egt: walk along the strongest links between neighbours; "
         "kreciprocal: prefer results that have the query among their own nearest; "
         "geometric: prefer photos in which points of the query are found again in the same arrangement; "
         "dsm: the same with cells of the network's own feature map."

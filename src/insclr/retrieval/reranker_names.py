@@ -2,7 +2,7 @@
 
 from insclr.errors import UserError
 
-RERANKER_NAMES = ("aqe", "alphaqe", "dba", "diffusion", "egt", "kreciprocal")
+RERANKER_NAMES = ("alphaqe", "diffusion", "kreciprocal")
 VERIFIER_NAMES = ("geometric", "dsm")  # they compare images rather than descriptors
 
 

@@ -8,22 +8,17 @@ A re-ranker gives back the ids it was given, each row in a better order.
 from collections.abc import Callable
 
 from insclr.arrays import Descriptors
-from insclr.retrieval.rerank.database_augmentation import dba
 from insclr.retrieval.rerank.diffusion import diffusion
-from insclr.retrieval.rerank.query_expansion import alpha_qe, aqe
+from insclr.retrieval.rerank.query_expansion import alpha_qe
 from insclr.retrieval.rerank.ranking import Ranking, rank
 from insclr.retrieval.rerank.reciprocal import k_reciprocal
-from insclr.retrieval.rerank.traversal import egt
 from insclr.retrieval.reranker_names import require_reranker
 
 Reranker = Callable[[Descriptors, Descriptors, Ranking], Ranking]
 
 RERANKERS: dict[str, Reranker] = {
-    "aqe": aqe,
     "alphaqe": alpha_qe,
-    "dba": dba,
     "diffusion": diffusion,
-    "egt": egt,
     "kreciprocal": k_reciprocal,
 }
 

@@ -8,6 +8,8 @@ from insclr.retrieval.rerank.graph import neighbour_graph, once_per_database
 from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 _BLOCK = 2**22  # values of one solver matrix (nodes, queries) held at once
+_ALPHA = 0.9
+_STEPS = 20  # of the conjugate gradients
 
 
 def diffusion(
@@ -18,8 +20,6 @@ def diffusion(
     k: int = 20,
     query_k: int = 3,
     gamma: float = 3.0,
-    alpha: float = 0.9,
-    steps: int = 20,
     truncate: int = 5000,
 ) -> Ranking:
     """Score by solving (1 - alpha S) f = y, with y the query's `query_k` first results.
@@ -38,22 +38,20 @@ def diffusion(
         rows = max(1, _BLOCK // len(database))
         for start in range(0, len(queries), rows):
             block = slice(start, start + rows)
-            reached = _solve(graph, first[block], seeds[block], own[block], alpha, steps)
+            reached = _solve(graph, first[block], seeds[block], own[block])
             scores[block] = np.take_along_axis(reached, ranking.ids[block], axis=1)
     else:
         place = np.full(len(database), -1)
         for query, results in enumerate(ranking.ids[:, :truncate]):
             graph, place[results] = _cut_graph(database, results, k, gamma, place)
             here = place[first[query]][None]
-            scores[query, : len(results)] = _solve(
-                graph, here, seeds[query][None], np.array([-1]), alpha, steps
-            )
+            scores[query, : len(results)] = _solve(graph, here, seeds[query][None], np.array([-1]))
             place[results] = -1
     scores[scores <= 0] = -np.inf
     return reorder(ranking, scores)
 
 
-def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids, alpha: float, steps: int) -> Scores:
+def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scores:
     """Conjugate gradients for all queries at once; each query's own node is taken out of the graph for it."""
     nodes, queries = graph.shape[0], len(first)
     columns = np.arange(queries)
@@ -63,10 +61,10 @@ def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids, alpha: 
     f, r = np.zeros_like(y), y
     p, energy = y.copy(), (y * y).sum(axis=0)
     start = np.maximum(energy, 1e-30)
-    for _ in range(steps):
+    for _ in range(_STEPS):
         if (energy <= 1e-12 * start).all():
             break
-        step = p - alpha * (graph @ p)
+        step = p - _ALPHA * (graph @ p)
         step[own[inside], columns[inside]] = 0
         length = energy / np.maximum((p * step).sum(axis=0), 1e-30)
         f, r = f + length * p, r - length * step

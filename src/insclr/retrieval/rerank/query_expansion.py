@@ -1,4 +1,4 @@
-"""Average query expansion (Chum 2007) and its weighted form alphaQE (Radenovic 2018)."""
+"""Weighted query expansion, alphaQE (Radenovic 2018)."""
 
 import numpy as np
 
@@ -7,15 +7,10 @@ from insclr.engine.protocol import unit_rows
 from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, reorder, rescore
 
 
-def aqe(queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 3) -> Ranking:
-    """Search again with the mean of the query and its first `neighbours` results."""
-    return alpha_qe(queries, database, ranking, neighbours=neighbours, alpha=0.0)
-
-
 def alpha_qe(
     queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 5, alpha: float = 3.0
 ) -> Ranking:
-    """As AQE, each result weighted by its similarity to the query ** alpha."""
+    """Search again with the mean of the query and its first results, each weighted by its similarity ** alpha."""
     first = ranking.ids[:, :neighbours]  # (queries, neighbours)
     expanded = np.empty_like(queries)
     rows = max(1, BLOCK_VALUES // max(1, neighbours * queries.shape[1]))
