@@ -4,14 +4,12 @@
 """
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 SOAK = os.environ.get("INSCLR_SOAK") == "1"
-sys.path.insert(0, str(Path(__file__).parents[1] / "web"))
 _ROWS: list[tuple[str, str, str]] = []
 
 

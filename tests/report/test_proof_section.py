@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from test_run_report import make_run
-
 from helpers.histogram_describer import HistogramDescriber, draw_things
+from helpers.written_run import make_run
 from insclr.data.images import list_images
 from insclr.feedback.feedback import judge, read_feedback
 from insclr.feedback.proof import FairSample, FirstResults

@@ -9,25 +9,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from helpers.small_training import SMALL
 from insclr.checkpoint import list_checkpoints
 from insclr.jobs.train import train
 from insclr.tracking import read_metrics
 
-SMALL = (
-    "workers=0",
-    "checkpoint_every=5",
-    "keep_checkpoints=2",
-    "network.dim=32",
-    "descriptor.size=64",
-    "rounds.augmented_size=64",
-    "rounds.plain_size=64",
-    "rounds.cached_views=2",
-    "rounds.steps=20",
-    "rounds.epochs=0",
-    "rounds.tuples=8",
-    "rounds.method.neighbours=2",
-    "rounds.method.pool=20",
-)
 # Trains, and is killed right after the given function has done its work for the given time.
 KILLED = """
 import importlib, os, signal, sys

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from test_resume import SMALL
 
+from helpers.small_training import SMALL
 from insclr import progress
 from insclr.errors import UserError
 from insclr.jobs.train import train

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from test_train_shipped import SHIPPED, trained_weights
 
+from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.memory import mapped_bank

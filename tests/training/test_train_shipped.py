@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
@@ -20,27 +21,6 @@ from insclr.tracking import read_metrics
 from insclr.training.features import pooled_features
 from insclr.training.stages import Training
 from insclr.training.train import train
-
-# The recipes that ship, made small: guard, calibrated mining.
-SHIPPED = (
-    "workers=0",
-    "checkpoint_every=3",
-    "network.dim=32",
-    "descriptor.size=64",
-    "rounds.augmented_size=64",
-    "rounds.plain_size=64",
-    "rounds.cached_views=2",
-    "rounds.steps=6",
-    "rounds.epochs=0",
-    "rounds.tuples=8",
-    "rounds.method.neighbours=2",
-    "rounds.method.pool=20",
-    "minutes=0",
-)
-
-
-def trained_weights(run: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(run / "model.safetensors")
 
 
 def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path: Path) -> None:

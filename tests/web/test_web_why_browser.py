@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_web_why import collection  # noqa: F401  (a fixture)
 
 from helpers.running_server import free_port
 from insclr.web.served import ServedStore
@@ -29,7 +28,15 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def browser(collection: ServedStore) -> Iterator[webdriver.Chrome]:  # noqa: F811
+def collection(tmp_path: Path) -> ServedStore:
+    pytest.importorskip("cv2")
+    from helpers.textured_store import make_textured_store
+
+    return make_textured_store(tmp_path)
+
+
+@pytest.fixture
+def browser(collection: ServedStore) -> Iterator[webdriver.Chrome]:
     port = free_port()
     config = uvicorn.Config(create_app([collection], ServeSettings(port=port)), port=port, log_level="error")
     server = uvicorn.Server(config)

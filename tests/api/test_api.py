@@ -17,7 +17,7 @@ _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
     *("evaluate", "compare", "whiten", "names", "answers", "learn", "calibrate", "export", "push", "pull"),
 )
-_DOCS = Path(__file__).parents[1] / "docs" / "python.md"
+_DOCS = Path(__file__).parents[2] / "docs" / "python.md"
 
 
 @pytest.fixture(scope="module")
