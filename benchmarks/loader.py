@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList
 from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
@@ -26,28 +25,23 @@ def measure() -> list[Row]:
             count = _PHOTOS if size[0] < 1000 else _PHOTOS // 4
             images = draw_photos(Path(scratch) / "photos", count, size)
             files = [images.file(i) for i in range(len(images))]
-            cache = build_cache(
-                images, Path(scratch) / "cache", longest=VIEWS.longest, max_bytes=1 << 30, workers=_WORKERS
-            )
             times = in_turns(
                 {
                     "bare": lambda files=files, pool=processes: list(  # type: ignore[misc]
                         pool.map(decode_alone, files, chunksize=8)
                     ),
-                    "loader": lambda images=images: load(images, None),  # type: ignore[misc]
-                    "cached": lambda images=images, cache=cache: load(images, cache),  # type: ignore[misc]
+                    "loader": lambda images=images: load(images),  # type: ignore[misc]
                 },
                 turns=5,
             )
-        for name, title in (("loader", "two views of"), ("cached", "two views of decoded")):
-            rows.append(
-                Row(
-                    f"{title} {size[0]} x {size[1]} photos, 2 workers",
-                    f"{count / times[name]:.0f} images/s",
-                    f"{count / times['bare']:.0f} images/s (Pillow decodes)",
-                    f"{times['bare'] / times[name]:.2f} x",
-                )
+        rows.append(
+            Row(
+                f"two views of {size[0]} x {size[1]} photos, 2 workers",
+                f"{count / times['loader']:.0f} images/s",
+                f"{count / times['bare']:.0f} images/s (Pillow decodes)",
+                f"{times['bare'] / times['loader']:.2f} x",
             )
+        )
     return rows
 
 
@@ -55,7 +49,7 @@ def decode_alone(file: Path) -> int:
     return np.asarray(Image.open(file).convert("RGB")).size
 
 
-def load(images: ImageList, cache: DecodedCache | None) -> None:
+def load(images: ImageList) -> None:
     batches = [list(range(i, min(i + _BATCH, len(images)))) for i in range(0, len(images), _BATCH)]
-    for _ in view_batches(images, batches, VIEWS, seed=0, workers=_WORKERS, skipped=Skipped(), cache=cache):
+    for _ in view_batches(images, batches, VIEWS, seed=0, workers=_WORKERS, skipped=Skipped()):
         pass

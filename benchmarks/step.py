@@ -1,8 +1,7 @@
 """A whole training step against the bare network: what everything around the network costs.
 
 The bare network is the augmented view's forward and backward pass and the plain view's forward pass on tensors
-that lie in memory. The step is `train_round` on photos that were decoded into a cache before, as a run of several
-epochs does it: reading, views, banks, mining, loss, Adam, log.
+that lie in memory. The step is `train_round` on photos: reading, views, banks, mining, loss, Adam, log.
 """
 
 import itertools
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from insclr.data.cache import build_cache
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
@@ -118,10 +116,9 @@ def _measure(case: Case, images: ImageList, folder: Path) -> list[Row]:
     network.frozen_batch_norm = True
     pooled = torch.nn.functional.normalize(torch.randn(len(images), network.backbone.channels), dim=1)
     views = sources.step_views(recipe, create_method(case.method).needs)
-    cache = build_cache(images, folder / "decoded", longest=views.longest, max_bytes=4 << 30, workers=2)
     whole, waits, bare = [], [], []
     for _ in range(case.turns):
-        steps, waited = _steps(case, recipe, network, images, pooled, cache, folder)
+        steps, waited = _steps(case, recipe, network, images, pooled, folder)
         whole.append(steps)
         waits.append(waited)
         bare.append(_bare(case, network, plain=views.plain))
@@ -147,7 +144,6 @@ def _steps(
     network: DescriptorNetwork,
     images: ImageList,
     pooled: Tensor,
-    cache: Any,
     folder: Path,
 ) -> tuple[float, float]:
     """Median seconds of a step, and of the wait for data in it."""
@@ -163,7 +159,6 @@ def _steps(
             seed=0,
             workers=default_workers(),
             skipped=Skipped(),
-            cache=cache,
         )
     )
     steps = _WARM + case.steps

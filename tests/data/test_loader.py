@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from insclr.data import loader as loader_module
-from insclr.data.cache import build_cache
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.loader import ViewBatch, ViewSpec, view_batches
@@ -30,7 +29,7 @@ def batches(
     **more: int,
 ) -> list[ViewBatch]:
     skipped = Skipped() if skipped is None else skipped
-    return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))  # type: ignore[arg-type]
+    return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))
 
 
 def same(a: ViewBatch, b: ViewBatch) -> bool:
@@ -227,22 +226,3 @@ def test_little_shared_memory_takes_fewer_workers(
     assert loader_module._affordable(40, 2**20) == 18
     assert loader_module._affordable(4, 60 * 2**20) == 0
     assert "--shm-size" in caplog.text
-
-
-def test_a_cache_changes_no_view_of_small_images(tmp_path: Path, photos: Callable[..., Path]) -> None:
-    folder = photos(6, size=(36, 30))
-    (folder / "photo3.jpg").write_bytes(b"broken")
-    images = list_images(folder)
-    cache = build_cache(images, tmp_path / "cache", longest=VIEWS.longest, max_bytes=10**6)
-    for workers in (0, 2):
-        skipped = Skipped()
-        cached = list(view_batches(images, IDS, VIEWS, seed=0, workers=workers, skipped=skipped, cache=cache))
-        assert all(same(a, b) for a, b in zip(batches(images), cached, strict=True))
-        assert list(dict(skipped)) == ["photo3.jpg"]
-
-
-def test_a_cache_too_small_for_the_views_is_refused(tmp_path: Path, photos: Callable[..., Path]) -> None:
-    images = list_images(photos(2))
-    cache = build_cache(images, tmp_path / "cache", longest=20, max_bytes=10**6)
-    with pytest.raises(ValueError, match="keeps 20 px"):
-        view_batches(images, IDS, VIEWS, seed=0, workers=0, skipped=Skipped(), cache=cache)

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from insclr.data.augment import Augmentation, recoloured
-from insclr.data.cache import DecodedCache
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
@@ -75,7 +74,6 @@ def view_batches(
     seed: int,
     workers: int,
     skipped: Skipped,
-    cache: DecodedCache | None = None,
     first_batch: int = 0,
     first_position: int = 0,
 ) -> Iterator[ViewBatch]:
@@ -86,9 +84,7 @@ def view_batches(
     how a batch is split over processes (`first_position` of a part). An unreadable image goes to `skipped`,
     and another one takes its place.
     """
-    if cache is not None and cache.longest < views.longest:
-        raise ValueError(f"the cache keeps {cache.longest} px, these views need {views.longest}")
-    made = _Batches(images, views, seed, first_position, cache)
+    made = _Batches(images, views, seed, first_position)
     return _run(made, iter(batches), first_batch, workers, skipped)
 
 
@@ -130,14 +126,11 @@ class _Made(NamedTuple):
 class _Batches(Dataset[_Made]):
     """Makes the batch of a (number, ids) pair; lives in every worker."""
 
-    def __init__(
-        self, images: ImageList, views: ViewSpec, seed: int, first_position: int, cache: DecodedCache | None
-    ) -> None:
+    def __init__(self, images: ImageList, views: ViewSpec, seed: int, first_position: int) -> None:
         self.images = images
         self.views = views
         self.seed = seed
         self.first_position = first_position
-        self.cache = cache
         self.unreadable: dict[int, str] = {}  # so that no worker tries a broken file twice
 
     def __getitem__(self, numbered: tuple[int, list[int]]) -> _Made:
@@ -172,7 +165,7 @@ class _Batches(Dataset[_Made]):
         for i in candidates:
             if i not in self.unreadable:
                 try:
-                    pixels = self._pixels(i)
+                    pixels = to_pixels(decode(self.images.file(i), self.views.longest))
                 except BadImage as bad:
                     self.unreadable[i] = bad.reason
                 else:
@@ -180,12 +173,6 @@ class _Batches(Dataset[_Made]):
                     return pixels
             failures.append((i, self.unreadable[i]))
         return None
-
-    def _pixels(self, i: int) -> Tensor:
-        file = self.images.file(i)
-        if self.cache is not None:
-            return self.cache.pixels(file)
-        return to_pixels(decode(file, self.views.longest))
 
 
 def seeded(key: str) -> torch.Generator:

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from insclr.data.cache import DecodedCache, build_cache
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.engine.choose import open_engine
@@ -22,13 +21,11 @@ from insclr.ranks import Ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.training.cpu import short_floats
 from insclr.training.features import PooledFeatures, pooled_features
-from insclr.training.sources.images import step_views
 from insclr.training.sources.maps import LateLayers
 
 # For fewer views than these an engine does not make up for the export.
 _FEW_VIEWS = 600
 _IN_MEMORY = 500_000_000  # numbers of pooled features, made of maps, that are held in memory
-_DECODED_BYTES = 4 << 30  # of decoded images kept on disk while a run trains on images
 
 
 class RoundFeatures:
@@ -101,21 +98,6 @@ class RoundFeatures:
         """Pooled features, or maps where the late layers learn, of plain views at a multiple of their size."""
         scaled = recipe.with_(plain_size=round(scale * recipe.plain_size))
         return self._computed(network, scaled, 0, maps=recipe.train == "late")
-
-    def decoded(
-        self, images: ImageList, recipe: RoundRecipe, needs: Needs, slots: int
-    ) -> DecodedCache | None:
-        """Images decoded once for all epochs: building it costs about one epoch, so it must serve several."""
-        if recipe.steps * recipe.tuples * slots < 2 * len(images):
-            return None
-        with self.ranks.in_turn():
-            return build_cache(
-                images,
-                self.cache / "decoded",
-                longest=step_views(recipe, needs).longest,
-                max_bytes=_DECODED_BYTES,
-                workers=self.workers,
-            )
 
     def _maps_come_later(self, network: DescriptorNetwork, recipe: RoundRecipe) -> bool:
         """Whether a round of late layers needs maps of the same views: then one pass over the images serves both."""

@@ -28,8 +28,6 @@ def choose_source(
     """Images through all layers, cached maps through the late ones, or cached pooled features through the FC."""
     needs = method.needs
     if recipe.train == "all":
-        slots = method.sampler.step(0).shape[1]
-        cache = features.decoded(images, recipe, needs, slots)
         return ImageSource(
             network,
             method,
@@ -38,7 +36,6 @@ def choose_source(
             seed=seed,
             workers=workers,
             skipped=skipped,
-            cache=cache,
             ranks=ranks,
         )
     scales = [features.at_scale(network, recipe, scale).plain for scale in needs.scales]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from insclr.data.cache import DecodedCache
 from insclr.data.images import ImageList
 from insclr.data.loader import ViewSpec, view_batches
 from insclr.data.skipped import Skipped
@@ -50,7 +49,6 @@ class ImageSource:
         seed: int,
         workers: int,
         skipped: Skipped,
-        cache: DecodedCache | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.network = network
@@ -60,7 +58,6 @@ class ImageSource:
         self.seed = seed
         self.workers = workers
         self.skipped = skipped
-        self.cache = cache
         self.ranks = ranks or Ranks()
         self.momentum: MomentumNetwork | None = None
         self._averaging: nn.Module | None = None  # the network, for several ranks
@@ -76,7 +73,6 @@ class ImageSource:
             seed=self.seed,
             workers=self.workers,
             skipped=self.skipped,
-            cache=self.cache,
             first_batch=first,
             first_position=share.start * slots,
         )
