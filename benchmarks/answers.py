@@ -22,7 +22,7 @@ from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.feedback.asking import Asking
+from insclr.feedback.asking import Asking, feedback_groups
 from insclr.feedback.feedback import answer, answer_links
 from insclr.methods.method import Needs
 from insclr.model.model_file import Model
@@ -71,7 +71,7 @@ class Collection:
             changes=(f"seed={seed}",),
             labels=self.labels_file,
             cache=self.cache,
-            answers=answers,
+            feedback=feedback_groups(answers, self.images) if answers else None,
         )
         return model, [line["map"] for line in read_metrics(out) if line.get("map") is not None][-1]
 

@@ -10,10 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.recipe import Recipe, to_toml
-from insclr.run_folder import RunFolder, RunReader
+from insclr.run_folder import RunFolder, RunReader, kept_answers
 
 
 def test_an_inspection_is_read_back_as_it_was_saved(tmp_path):
@@ -53,6 +54,30 @@ def test_images_left_out_are_read_with_their_reason_or_without(tmp_path):
     skipped.write(run.skipped_file)
     assert run.usable() == [0]
     assert run.skipped() == {strange: "truncated", "b": "could not be read"}
+
+
+def test_a_run_keeps_the_feedback_that_it_began_with(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False, options={"answers": "/store"})
+    assert run.feedback(None) is None
+    groups, apart = torch.tensor([0, 0, 1]), torch.tensor([[0, 1]])
+    run.feedback(FeedbackGroups(groups, torch.tensor([True, True, False]), apart))
+    later = run.feedback(FeedbackGroups(groups, torch.ones(3, dtype=torch.bool), apart))
+    assert later is not None
+    assert later.has_feedback.tolist() == [True, True, False]
+    assert kept_answers(run.path) == "/store"
+
+
+def test_a_run_folder_of_an_earlier_version_keeps_its_feedback(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    (run.path / "answers.json").write_text('{"store": "/old"}')
+    spoken = torch.tensor([True, True, False])
+    tensors = {"groups": torch.tensor([0, 0, 1]), "spoken": spoken, "apart": torch.tensor([[0, 1]])}
+    safetensors.torch.save_file(tensors, run.path / "taught.safetensors")
+    feedback = run.feedback(None)
+    assert feedback is not None
+    assert feedback.groups.tolist() == [0, 0, 1]
+    assert torch.equal(feedback.has_feedback, spoken)
+    assert kept_answers(run.path) == "/old"
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +14,12 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from insclr.checkpoint import latest_step
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.files import read_json, remove_leftovers, whole_file
 from insclr.lock import only_writer
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
@@ -33,8 +33,11 @@ _IMAGES = "images.json"
 _CACHE = "cache"
 _LOCK = ".lock"
 _USABLE = "usable.safetensors"
-_ANSWERS = "answers.json"
-_TAUGHT = "taught.safetensors"
+_FEEDBACK = "feedback.safetensors"
+_OLD_FEEDBACK, _OLD_ANSWERS = (
+    "taught.safetensors",
+    "answers.json",
+)  # of runs that began before feedback.safetensors
 _END = "end.safetensors"
 _START = "start.json"
 _START_FC = "start.safetensors"
@@ -195,25 +198,19 @@ class RunFolder(_Folder):
                 safetensors.torch.save_file({"ids": seen}, scratch)
         return _tensors(file)["ids"]
 
-    def answers(self, current: str | Path | None) -> str | None:
-        """The store whose answers the run learns from; a resumed run keeps the one that it began with."""
-        file = self.path / _ANSWERS
-        if not file.exists() and current is not None:
-            with whole_file(file) as scratch:
-                scratch.write_text(json.dumps({"store": str(current)}))
-        return kept_answers(self.path)
-
-    def feedback(self, read: Callable[[], FeedbackGroups]) -> FeedbackGroups:
-        """What people said of the usable images when the run began: at first what `read` gives."""
-        file = self.path / _TAUGHT
-        if not file.exists():
-            found = read()
-            with whole_file(file) as scratch:
+    def feedback(self, current: FeedbackGroups | None) -> FeedbackGroups | None:
+        """Feedback about the usable images when the run began: at first the `current` one."""
+        if current is not None and not has_feedback(self.path):
+            with whole_file(self.path / _FEEDBACK) as scratch:
                 safetensors.torch.save_file(
-                    {"groups": found.groups, "spoken": found.has_feedback, "apart": found.apart}, scratch
+                    {"groups": current.groups, "has_feedback": current.has_feedback, "apart": current.apart},
+                    scratch,
                 )
-        kept = _tensors(file)  # the keys are those of earlier versions
-        return FeedbackGroups(kept["groups"], kept["spoken"], kept["apart"])
+        if not has_feedback(self.path):
+            return None
+        is_old = (self.path / _OLD_FEEDBACK).exists()
+        kept = _tensors(self.path / (_OLD_FEEDBACK if is_old else _FEEDBACK))
+        return FeedbackGroups(kept["groups"], kept["spoken" if is_old else "has_feedback"], kept["apart"])
 
     def note_start(
         self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True
@@ -292,8 +289,13 @@ def kept_recipe(path: Path) -> Path | None:
 
 def kept_answers(path: Path) -> str | None:
     """The store whose answers the run in `path` learns from; None where it has none."""
-    file = path / _ANSWERS
-    return str(read_json(file)["store"]) if file.exists() else None
+    old = path / _OLD_ANSWERS
+    return str(read_json(old)["store"]) if old.exists() else _Folder(path).option("answers")
+
+
+def has_feedback(path: Path) -> bool:
+    """Whether the run in `path` has kept the feedback that it learns from."""
+    return (path / _FEEDBACK).exists() or (path / _OLD_FEEDBACK).exists()
 
 
 def note_measured(path: Path, **results: object) -> None:

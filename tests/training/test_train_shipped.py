@@ -8,18 +8,17 @@ import safetensors.torch
 import torch
 
 from helpers.small_training import SHIPPED, trained_weights
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
 from insclr.training.features import pooled_features
-from insclr.training.stages import Training
 from insclr.training.train import train
 
 
@@ -139,9 +138,8 @@ def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
     said = FeedbackGroups(
         groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64)
     )
-    monkeypatch.setattr(Training, "_read_feedback", lambda _: said)
     run = tmp_path / "run"
-    train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"))
+    train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"), feedback=said)
     records = read_metrics(run)
     starts = [r for r in records if r.get("event") == "start"]
     assert len(starts) == len(load_recipe(recipe).rounds)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import BadImage, read_image_bytes
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.errors import UserError
@@ -18,7 +19,6 @@ from insclr.feedback.known import known_places
 from insclr.feedback.links import Link
 from insclr.feedback.questions import KnownImages, Questions, Screen
 from insclr.files import content_hash
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.neighbours.exact import nearest_rows
 from insclr.store import Store, open_store
 
@@ -123,26 +123,12 @@ def feedback_groups(uri: str | Path, images: ImageList) -> FeedbackGroups:
     of_image = [int(groups[place]) if place >= 0 else next(own) for place in places]
     told = [bool(has_feedback[place]) if place >= 0 else False for place in places]
     if not any(told):
-        raise _nothing_said(uri)
+        raise UserError(
+            f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
+            f"`insclr serve {uri}`, or name some things, or leave --answers out."
+        )
     pairs = torch.tensor(apart, dtype=torch.int64).reshape(-1, 2)
-    return FeedbackGroups(torch.tensor(of_image), torch.tensor(told), pairs)
-
-
-def require_said(uri: str | Path) -> None:
-    """UserError when there is no such store, or nobody said anything about its photos."""
-    store = open_store(uri)
-    try:
-        if not read_feedback(store).all_links():
-            raise _nothing_said(uri)
-    finally:
-        store.close()
-
-
-def _nothing_said(uri: str | Path) -> UserError:
-    return UserError(
-        f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
-        f"`insclr serve {uri}`, or name some things, or leave --answers out."
-    )
+    return FeedbackGroups(torch.tensor(of_image), torch.tensor(told), pairs, str(uri))
 
 
 def _hashes(store: Store, images: ImageList) -> list[str]:

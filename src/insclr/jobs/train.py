@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 from insclr.data.images import ImageList
+from insclr.feedback.asking import feedback_groups
 from insclr.model.model_file import Model
 from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
-from insclr.run_folder import RunReader
+from insclr.run_folder import RunReader, has_feedback, kept_answers
+from insclr.training.request import wanted_images
 from insclr.training.train import train as train_run
 
 
@@ -41,6 +43,13 @@ def train(
     """
     if minutes is not None:
         changes = (*changes, f"minutes={float(minutes)}")
+    # Under torchrun the first rank reads and writes for all.
+    first = os.environ.get("RANK", "0") == "0"
+    store = (kept_answers(Path(out)) if resume else None) or answers
+    feedback = None
+    if first and store is not None and not (resume and has_feedback(Path(out))):
+        images = wanted_images(images, Path(out), resume)
+        feedback = feedback_groups(store, images)
     model = train_run(
         images,
         out,
@@ -50,11 +59,11 @@ def train(
         resume=resume,
         device=device,
         cache=cache,
-        answers=answers,
+        feedback=feedback,
         engine=engine,
     )
-    # Under torchrun the first rank writes for all. A run that was killed before its report gets it on --resume.
-    if os.environ.get("RANK", "0") == "0" and (not resume or not RunReader(Path(out)).reported):
+    # A run that was killed before its report gets it on --resume.
+    if first and (not resume or not RunReader(Path(out)).reported):
         with working("writing the report"):
             write_report(out)
     return model

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.tuples import KnownGroupsSampler, Sampler, TupleSampler
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.batch import Batch
@@ -19,7 +20,6 @@ from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidates, measure_thresholds
 from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.expand import eligible_candidates
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import MOST_MEASURED, Evidence, evidence, measure_own_views
 from insclr.mining.select import query_set

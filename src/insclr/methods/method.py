@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
 from insclr.mining.consistency import Consistency
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks

@@ -10,15 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
-from insclr.feedback.asking import feedback_groups
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.model.model_file import MODEL_NAME, save_model
 from insclr.model.network import create_network, digest_weights
 from insclr.model.refined import RefinedLinear
@@ -55,10 +54,10 @@ class Training:
         cache: Path,
         ranks: Ranks,
         engine: str,
-        answers: str | Path | None = None,
+        feedback: FeedbackGroups | None = None,
     ) -> None:
         self.run = run
-        self.answers = answers
+        self.feedback = feedback  # about all listed images; about the usable ones once they are known
         self.recipe = recipe
         self.ranks = ranks
         self.device = device
@@ -70,7 +69,6 @@ class Training:
         self.workers = workers if recipe.workers < 0 else recipe.workers
         with ranks.in_turn():
             self.listed = run.images(images)
-            run.answers(answers)
         if not ranks.first:
             require_visible(self.listed)
         self.features = RoundFeatures(recipe, self.listed, cache, self.workers, self.skipped, ranks, engine)
@@ -124,21 +122,14 @@ class Training:
         self.features.usable = usable
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
-        self.feedback = self._read_feedback()
+        with ranks.in_turn():
+            self.feedback = run.feedback(self.feedback.some(usable) if self.feedback else None)
         if features is not None and ranks.first:
             with working("measuring the collection"):
                 self._start_fc(features.of(usable))
         ranks.copy_from_first(self.network)
         self.size = ranks.from_first(run.size())
         self.watch = RunLogger(run, self.tracker, self.images, self.instances, ranks)
-
-    def _read_feedback(self) -> FeedbackGroups | None:
-        """What people said; kept by the run, so that it stays the same while they go on answering."""
-        with self.ranks.in_turn():
-            store = self.run.answers(self.answers)
-            if store is None:
-                return None
-            return self.run.feedback(lambda: feedback_groups(store, self.images))
 
     def _start_fc(self, features: PooledFeatures, *, mined: bool = True) -> None:
         wanted, fc = self.recipe.network, self.network.fc

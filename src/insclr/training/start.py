@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, label_candidates, measure_thresholds
-from insclr.mining.feedback_groups import FeedbackGroups
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import Evidence, evidence, measure_own_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening

@@ -3,10 +3,10 @@
 from contextlib import nullcontext
 from pathlib import Path
 
+from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import ImageList
 from insclr.engine.choose import require_engine
 from insclr.errors import UserError
-from insclr.feedback.asking import require_said
 from insclr.methods import create_method
 from insclr.model.device import pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model
@@ -35,26 +35,24 @@ def train(
     resume: bool = False,
     device: str = "auto",
     cache: str | Path | None = None,
-    answers: str | Path | None = None,
+    feedback: FeedbackGroups | None = None,
     engine: str = "auto",
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, but for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images. `answers` is a store whose names and answers are learned from.
+    pooled features for other runs on the images. `feedback` holds groups of the images that people named.
     `engine` describes the images on a CPU; torch trains. A resumed run remembers its images, recipe, labels, cache,
-    answers and engine.
+    feedback and engine.
     """
     out = Path(out)
     require_engine(engine, device)  # before anything is made
     wanted = wanted_recipe(out, recipe, changes, resume)
     chosen = pick_device(device)
-    if answers is not None and not any(create_method(each.method).teachable for each in wanted.rounds):
+    if feedback is not None and not any(create_method(each.method).teachable for each in wanted.rounds):
         raise UserError(
             f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
         )
-    if answers is not None and not resume:
-        require_said(answers)
     with joined() as ranks:
         listed = wanted_images(images, out, resume) if ranks.first else None
         wanted = ranks.from_first(at_fitting_size(wanted, listed) if listed is not None else None)
@@ -68,6 +66,7 @@ def train(
                 "labels": _absolute(labels),
                 "cache": _absolute(cache),
                 "engine": "" if engine == "auto" else engine,
+                "answers": feedback.source if feedback else "",
             }
             truth = wanted_labels(wanted, labels or remembered(out, "labels", resume), listed)
             run = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
@@ -76,7 +75,7 @@ def train(
             by = wanted_engine(engine, run.option("engine"), device)
             try:
                 with run.writing() if ranks.first else nullcontext():
-                    Training(run, wanted, listed, truth, chosen, features, ranks, by, answers).complete()
+                    Training(run, wanted, listed, truth, chosen, features, ranks, by, feedback).complete()
             except BaseException:
                 if ranks.first:
                     run.abandon()

@@ -16,6 +16,7 @@ class FeedbackGroups:
     groups: Tensor  # (N,) int64, numbered from 0
     has_feedback: Tensor  # (N,) bool: of a group that an answer or a name is about
     apart: Tensor  # (A, 2) int64: groups that show different instances
+    source: str = ""  # the store that it was read from
 
     @cached_property
     def _number(self) -> Tensor:
@@ -55,9 +56,9 @@ class FeedbackGroups:
         number = self._number[self.groups].to(anchors.device)
         return self._different.to(anchors.device)[number[anchors][:, None], number[images]]
 
-    def some(self, rows: slice) -> "FeedbackGroups":
-        """The same of some of the images."""
-        return FeedbackGroups(self.groups[rows], self.has_feedback[rows], self.apart)
+    def some(self, rows: slice | Tensor) -> "FeedbackGroups":
+        """The feedback about some of the images."""
+        return FeedbackGroups(self.groups[rows], self.has_feedback[rows], self.apart, self.source)
 
     def corrected(self, first: Tensor, second: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Pairs of images (P,), (P,) that show one instance: mined ones where people said nothing, else theirs."""
