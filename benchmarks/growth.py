@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from insclr.data.tuples import TupleSampler
-from insclr.memory.mapped_bank import MappedBank
+from insclr.memory.bank import MappedBank
 from insclr.memory.round_pool import round_pool
 from insclr.mining.calibrate import random_pairs
 from insclr.ranks import Ranks
@@ -47,8 +47,7 @@ def _sampler() -> Row:
 def _bank() -> Row:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as scratch:
         banks = {
-            str(size): MappedBank(size, DIM, torch.float16, Path(scratch) / f"{size}.bank", shared=True)
-            for size in SIZES
+            str(size): MappedBank(size, DIM, torch.float16, Path(scratch) / f"{size}.bank") for size in SIZES
         }
         rows = torch.randn(64, DIM)
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from insclr.checkpoint import save_checkpoint
 from insclr.data.tuples import TupleSampler
-from insclr.memory.banks import RoundBanks, open_banks
+from insclr.memory.banks import MemoryBanks, open_banks
 from insclr.memory.round_pool import map_large_pool
 from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
@@ -66,14 +66,6 @@ def measure() -> list[Row]:
             milliseconds(same),
             milliseconds(rival),
             f"{rival / same:.1f} x",
-        )
-    )
-    rows.append(
-        Row(
-            "the same with nothing read while the network computes",
-            milliseconds(times["unannounced"]),
-            milliseconds(rival),
-            f"{rival / times['unannounced']:.0f} x",
         )
     )
     steps = [times[f"{images}"] for images in SIZES]
@@ -127,12 +119,10 @@ class Scene:
             self.banks.plain.fill(rows, start)
             self.banks.augmented.fill(rows, start)
 
-    def network(self, *, announced: bool = True) -> None:
+    def network(self) -> None:
         """Stands for the network at work on the next batch: other tuples every time, as in training."""
         self.step += 1
         ids = self.sampler.step(self.step)
-        if announced:
-            self.method.ahead(ids)
         time.sleep(_NETWORK)
         # Its own data pass through the processor's caches.
         _PASSING.add_(1)
@@ -201,15 +191,15 @@ def _time(folder: Path) -> dict[str, float]:
         if images != GLDV2:  # the files of the largest were filled by the task before
             scene.fill()
     largest = scenes[GLDV2]
-    places = {f"{images}": scene for images, scene in scenes.items()} | {"unannounced": largest}
+    places = {f"{images}": scene for images, scene in scenes.items()}
     times = in_turns(
         {name: lambda scene=scene: ours(scene, scene.method) for name, scene in places.items()},  # type: ignore[misc]
         turns=_STEPS,
         warm=5,
-        before=lambda name: places[name].network(announced=name != "unannounced"),
+        before=lambda name: places[name].network(),
     )
     rivals = {"straightforward": lambda: straightforward(largest), "B": lambda: ours(largest, largest.like_b)}
-    return times | in_turns(rivals, turns=3, before=lambda _: largest.network(announced=False))
+    return times | in_turns(rivals, turns=3, before=lambda _: largest.network())
 
 
 def _memory(folder: Path) -> dict[str, float]:
@@ -225,7 +215,7 @@ def _memory(folder: Path) -> dict[str, float]:
     return found | {"saved": _peak()}
 
 
-def _save(banks: RoundBanks, folder: Path) -> None:
+def _save(banks: MemoryBanks, folder: Path) -> None:
     save_checkpoint(folder, 1, {"banks": banks.state_dict()}, keep=1, files=banks.files)
     for file in folder.iterdir():
         file.unlink()

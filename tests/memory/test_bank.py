@@ -1,25 +1,29 @@
-"""A bank of features in memory."""
+"""Banks of features in memory and in files."""
 
+import errno
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insclr.checkpoint import copies_beside, save_checkpoint
 from insclr.errors import UserError
-from insclr.memory.bank import MemoryBank, MemoryBanks
-from insclr.memory.banks import open_banks
-from insclr.memory.mapped_bank import MappedBank
+from insclr.memory.bank import MappedBank, MemoryBank
+from insclr.memory.banks import MemoryBanks, open_banks
 from insclr.ranks import Ranks
 
 
-@pytest.fixture(params=["memory", "file", "shared file"])
+@pytest.fixture(params=["memory", "file"])
 def bank(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryBank:
     if request.param == "memory":
         return MemoryBank(6, 2)
-    return MappedBank(6, 2, torch.float32, tmp_path / "bank.bin", shared=request.param == "shared file")
+    return MappedBank(6, 2, torch.float32, tmp_path / "bank.bin")
 
 
 def test_rows_come_back_as_written_in_any_shape(bank: MemoryBank) -> None:
@@ -94,3 +98,81 @@ def test_both_banks_are_written_together() -> None:
     banks.write(torch.tensor([3]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
     assert banks.plain.read(torch.tensor([3])).tolist() == [[1, 0]]
     assert banks.augmented.read(torch.tensor([3])).tolist() == [[0, 1]]
+
+
+IDS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+DEEDS = st.lists(st.tuples(st.sampled_from(["write", "fill", "read"]), IDS), max_size=20)
+
+
+@settings(max_examples=60)
+@given(DEEDS)
+def test_in_any_order_of_use_a_file_holds_what_memory_holds(deeds: list[tuple[str, list[int]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "bank.bin"
+        mapped, plain = MappedBank(7, 3, torch.float16, file), MemoryBank(7, 3, torch.float16)
+        for step, (deed, numbers) in enumerate(deeds):
+            ids, rows = torch.tensor(numbers), torch.full((len(numbers), 3), float(step))
+            rows += torch.arange(len(numbers))[:, None] / 8
+            for bank in (mapped, plain):
+                if deed == "write":
+                    bank.write(ids, rows)
+                elif deed == "fill":
+                    bank.fill(rows[:2], first=min(numbers[0], 5))
+            if deed == "read":
+                assert torch.equal(mapped.read(ids), plain.read(ids))
+        assert torch.equal(mapped.features, plain.features)
+        assert file.read_bytes() == plain.features.numpy().tobytes()
+
+
+def test_a_disk_error_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = MappedBank(4, 2, torch.float32, tmp_path / "bank.bin")
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        bank.write(torch.tensor([1]), torch.ones(1, 2))
+
+
+def test_two_processes_see_one_file(tmp_path: Path) -> None:
+    bank = MappedBank(5, 3, torch.float32, tmp_path / "bank.bin")
+    bank.write(torch.tensor([1]), torch.full((1, 3), 2.0))
+    program = (
+        "import sys, torch; from pathlib import Path; from insclr.memory.bank import MappedBank\n"
+        "bank = MappedBank(5, 3, torch.float32, Path(sys.argv[1]))\n"
+        "bank.write(torch.tensor([4]), 2 * bank.read(torch.tensor([1])))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "bank.bin")], check=True, env=os.environ)
+    assert bank.read(torch.tensor([4])).tolist() == [[4, 4, 4]]
+
+
+def test_releasing_pages_loses_nothing(tmp_path: Path) -> None:
+    bank = MappedBank(2000, 64, torch.float32, tmp_path / "bank.bin")
+    rows = torch.rand(2000, 64)
+    bank.fill(rows)
+    bank.write(torch.arange(700), rows[:700] + 1)
+    rows[:700] += 1
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(bank.read(order), rows[order])
+
+
+def test_a_bank_file_of_another_size_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bank.bin"
+    path.write_bytes(b"x" * 100)
+    with pytest.raises(UserError, match="holds 100 bytes, this run needs 48"):
+        MappedBank(4, 3, torch.float32, path)
+    assert path.read_bytes() == b"x" * 100
+
+
+def test_a_bank_that_does_not_fit_the_disk_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    path = tmp_path / "bank.bin"
+    with pytest.raises(UserError, match=r"No space for the memory bank .*float16"):
+        MappedBank(1000, 16, torch.float32, path)
+    assert not path.exists()

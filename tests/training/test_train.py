@@ -16,7 +16,6 @@ import torch
 from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.memory import mapped_bank
 from insclr.memory.banks import open_banks
 from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
@@ -135,21 +134,12 @@ def test_the_shipped_layer_lies_between_its_start_and_its_end(
     assert all(torch.equal(end[key], between[key]) for key in others)
 
 
-def test_banks_in_files_train_the_same_network_and_are_read_ahead(
+def test_banks_in_files_train_the_same_network(
     small_collection: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(small_collection, tmp_path / "memory", tiny)
-    taken = []
-
-    def take_alone(features: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        taken.append(len(ids))
-        torch.index_select(features, 0, ids, out=rows)
-
-    monkeypatch.setattr(mapped_bank, "_take_alone", take_alone)
     monkeypatch.setattr("insclr.methods.insclr.open_banks", partial(open_banks, in_memory=0))
     train(small_collection, tmp_path / "files", tiny)
-    # The round on images, whose network leaves the time: 8 steps of 3 tuples, both banks, a pool of 20.
-    assert taken == [3 * 20] * 2 * 8
     memory, files = trained_weights(tmp_path / "memory"), trained_weights(tmp_path / "files")
     assert all(torch.equal(memory[key], files[key]) for key in memory)
 

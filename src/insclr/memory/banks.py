@@ -1,16 +1,14 @@
-"""The banks of a round: in memory while they are small and this process is alone, else one file a node."""
+"""The two banks of a round: in memory while they are small and this process is alone, else one file a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.memory.bank import MemoryBank, MemoryBanks
-from insclr.memory.mapped_bank import MappedBank
+from insclr.memory.bank import MappedBank, MemoryBank
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
@@ -20,23 +18,30 @@ _NAMES = ("plain", "augmented")
 
 
 @dataclass
-class RoundBanks(MemoryBanks):
-    """Both banks, and the files that hold them where they are memory-mapped.
+class MemoryBanks:
+    """The two banks of the paper: `plain` decides in mining, `augmented` stands in the loss.
 
     The ranks of a node map the same files, and each writes all gathered rows of a step: the same bytes, so it
     does not matter who comes last. No rank can be a step ahead, because the features of the next step are only
     known when all ranks have given theirs, which they do after their reads of this step.
     """
 
-    files: dict[str, Path] = field(default_factory=dict)  # by bank
+    plain: MemoryBank
+    augmented: MemoryBank
+    files: dict[str, Path] = field(default_factory=dict)  # of mapped banks, by name
+
+    def write(self, ids: Tensor, plain: Tensor, augmented: Tensor) -> None:
+        """Store both features of the images `ids`: the first thing every iteration does."""
+        self.plain.write(ids, plain)
+        self.augmented.write(ids, augmented)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """For a checkpoint; the rows of mapped banks are left out, as `files` are copied beside it."""
-        rows = super().state_dict()  # of mapped banks when all that was written is in their files
-        return {"plain": {}, "augmented": {}} if self.files else rows
+        banks = {"plain": self.plain, "augmented": self.augmented}
+        return {name: {} if self.files else {"features": bank.features} for name, bank in banks.items()}
 
     def restore(
-        self, state: Mapping[str, Mapping[str, Any]], copies: Mapping[str, Path], ranks: Ranks
+        self, state: Mapping[str, Mapping[str, Tensor]], copies: Mapping[str, Path], ranks: Ranks
     ) -> None:
         """Take over a checkpoint, with its `copies` of mapped files: any number of ranks may have written it."""
         for name, bank in (("plain", self.plain), ("augmented", self.augmented)):
@@ -48,18 +53,16 @@ class RoundBanks(MemoryBanks):
 
 def open_banks(
     rows: int, dim: int, dtype: torch.dtype, folder: Path, ranks: Ranks, *, in_memory: int = _IN_MEMORY_BYTES
-) -> RoundBanks:
+) -> MemoryBanks:
     """Empty banks; as files in `folder` if ranks of one node share them or both exceed `in_memory` bytes."""
-    shared = ranks.local_world > 1
-    large = 2 * rows * dim * dtype.itemsize > in_memory
-    if not shared and not large:
-        return RoundBanks(MemoryBank(rows, dim, dtype), MemoryBank(rows, dim, dtype))
+    if ranks.local_world == 1 and 2 * rows * dim * dtype.itemsize <= in_memory:
+        return MemoryBanks(MemoryBank(rows, dim, dtype), MemoryBank(rows, dim, dtype))
     files = {name: folder / f"node-{ranks.node}-{name}.bank" for name in _NAMES}
-    plain, augmented = (MappedBank(rows, dim, dtype, files[name], shared=shared) for name in _NAMES)
-    return RoundBanks(plain, augmented, files)
+    plain, augmented = (MappedBank(rows, dim, dtype, files[name]) for name in _NAMES)
+    return MemoryBanks(plain, augmented, files)
 
 
-def fill_banks(banks: RoundBanks, network: DescriptorNetwork, pooled: Tensor, ranks: Ranks) -> None:
+def fill_banks(banks: MemoryBanks, network: DescriptorNetwork, pooled: Tensor, ranks: Ranks) -> None:
     """The first fill, from the pooled features (N, C) that the pool needed: no second pass over the images."""
     if ranks.first_of_node or not banks.files:
         for start in range(0, len(pooled), _FILL_ROWS):

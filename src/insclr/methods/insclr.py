@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from insclr.data.tuples import TupleSampler
-from insclr.memory.banks import RoundBanks, fill_banks, open_banks
+from insclr.memory.banks import MemoryBanks, fill_banks, open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.batch import Batch
 from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
@@ -42,7 +42,7 @@ class InsclrMethod(Method):
     settings: InsclrSettings  # after `prepare` with numbers in place of every "auto"
     explains = True
     pool: Pool
-    banks: RoundBanks
+    banks: MemoryBanks
 
     def __init__(self, settings: InsclrSettings) -> None:
         self.settings = settings
@@ -62,14 +62,6 @@ class InsclrMethod(Method):
         self.sampler = TupleSampler(pool.ids, start.tuples, settings.neighbours, start.seed)
         self.pool = map_large_pool(pool, start.folder, start.ranks)
         return Prepared(_criteria(self.settings), reasons)
-
-    def ahead(self, ids: Tensor) -> None:
-        """Have the bank rows of these tuples read while the network is at work on their images."""
-        if self.settings.mines_memory and self.settings.candidates == "anchor":
-            pool_ids = self.pool.ids[ids[:, 0].cpu()].long()
-            self.banks.plain.ahead(pool_ids)
-            if self.settings.pool_negatives:
-                self.banks.augmented.ahead(pool_ids)
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
         """One iteration: write the banks, select, mine, and label every pair."""

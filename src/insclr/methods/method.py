@@ -167,9 +167,6 @@ class Method(ABC):
         """What is trained beside the network."""
         return [] if self.heads is None else [one for one in self.heads.parameters() if one.requires_grad]
 
-    def ahead(self, ids: Tensor) -> None:  # noqa: B027
-        """Hear which tuples (T, M) come next, before the network has seen their images."""
-
     def explain(self, anchors: Tensor) -> Explanation | None:  # noqa: ARG002
         """What is decided for these anchors (T,) with what is known now, by methods that label neighbours."""
         return None

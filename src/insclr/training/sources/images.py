@@ -81,7 +81,6 @@ class ImageSource:
             for step, seen in enumerate(batches, first):
                 assert seen.augmented is not None
                 ids = seen.ids.view(len(share), slots)
-                self.method.ahead(ids)
                 plain, scales = self._plain(seen.plain, ids)
                 self.network.train()
                 # All views in one pass: averaging over ranks takes one forward for each backward.

@@ -95,7 +95,6 @@ class MapSource:
                 view = draw_views(len(self.views), needs.augmented, drawn, generator)
                 own = self.ranks.share(len(drawn))
                 ids, view = drawn[own.start : own.stop], view[:, own.start : own.stop]  # (T, M), (V, T, M)
-                self.method.ahead(ids)
                 # Decisions are made on plain views in eval mode, as in the paper.
                 plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
                 scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.memory import pool_file
-from insclr.memory.pool_file import build_pool_blocks, collect_pool, load_plan, save_plan
+from insclr.memory import round_pool
+from insclr.memory.round_pool import PoolBlocks, find_plan
 from insclr.neighbours.approximate import Plan, make_plan
 from insclr.neighbours.pool import build_pool
+from insclr.ranks import Ranks
 
 
 def unit_rows(seed: int, images: int) -> Tensor:
@@ -21,9 +22,10 @@ def unit_rows(seed: int, images: int) -> Tensor:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_build_the_pool_together(tmp_path: Path, ranks: int) -> None:
     features = unit_rows(1, 50)
+    blocks = PoolBlocks(features, 5, tmp_path, block_rows=8)
     for rank in range(ranks):
-        build_pool_blocks(features, 5, tmp_path, rank=rank, ranks=ranks, block_rows=8, dtype=torch.float32)
-    together = collect_pool(features, 5, tmp_path, block_rows=8)
+        blocks.build(Ranks(rank=rank, world=ranks), torch.float32)
+    together = blocks.collect()
     whole = build_pool(features, 5)
     assert torch.equal(together.ids, whole.ids)
     assert torch.allclose(together.similarities, whole.similarities, atol=1e-6)
@@ -31,6 +33,7 @@ def test_ranks_build_the_pool_together(tmp_path: Path, ranks: int) -> None:
 
 def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = unit_rows(2, 50)
+    blocks = PoolBlocks(features, 5, tmp_path, block_rows=10)
     computed: list[int] = []
 
     def stop_after(blocks: int) -> None:
@@ -40,25 +43,26 @@ def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: p
             computed.append(int(rows[0]))
             return real(features, rows, *args, **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(pool_file, "nearest_rows", nearest)
+        monkeypatch.setattr(round_pool, "nearest_rows", nearest)
 
-    real = pool_file.nearest_rows  # type: ignore[attr-defined]
+    real = round_pool.nearest_rows  # type: ignore[attr-defined]
     stop_after(3)
     with pytest.raises(KeyboardInterrupt):
-        build_pool_blocks(features, 5, tmp_path, block_rows=10)
+        blocks.build(Ranks())
     with pytest.raises(UserError, match="Start the same command again"):
-        collect_pool(features, 5, tmp_path, block_rows=10)
+        blocks.collect()
     stop_after(99)
-    build_pool_blocks(features, 5, tmp_path, block_rows=10)
+    blocks.build(Ranks())
     assert computed == [0, 10, 20, 30, 40]
-    assert torch.equal(collect_pool(features, 5, tmp_path, block_rows=10).ids, build_pool(features, 5).ids)
+    assert torch.equal(blocks.collect().ids, build_pool(features, 5).ids)
 
 
 def test_blocks_of_other_features_are_not_taken_over(tmp_path: Path) -> None:
-    build_pool_blocks(unit_rows(3, 20), 5, tmp_path)
+    PoolBlocks(unit_rows(3, 20), 5, tmp_path).build(Ranks())
     features = unit_rows(4, 20)
-    build_pool_blocks(features, 5, tmp_path)
-    assert torch.equal(collect_pool(features, 5, tmp_path).ids, build_pool(features, 5).ids)
+    blocks = PoolBlocks(features, 5, tmp_path)
+    blocks.build(Ranks())
+    assert torch.equal(blocks.collect().ids, build_pool(features, 5).ids)
 
 
 def clustered() -> tuple[Tensor, Plan]:
@@ -75,9 +79,10 @@ def clustered() -> tuple[Tensor, Plan]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_build_an_approximate_pool_together(tmp_path: Path, ranks: int) -> None:
     features, plan = clustered()
+    blocks = PoolBlocks(features, 20, tmp_path, plan, block_rows=300)
     for rank in range(ranks):
-        build_pool_blocks(features, 20, tmp_path, plan=plan, rank=rank, ranks=ranks, block_rows=300)
-    together = collect_pool(features, 20, tmp_path, plan=plan, block_rows=300)
+        blocks.build(Ranks(rank=rank, world=ranks))
+    together = blocks.collect()
     alone = build_pool(features, 20, approximate=True)
     assert torch.equal(together.ids, alone.ids)
     torch.testing.assert_close(together.similarities.float(), alone.similarities, atol=1e-3, rtol=0)
@@ -89,7 +94,7 @@ def test_a_stopped_approximate_build_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, plan = clustered()
-    real = pool_file.search  # type: ignore[attr-defined]
+    real = round_pool.search  # type: ignore[attr-defined]
     searched: list[int] = []
 
     def search(features: Tensor, plan: Plan, first: int, last: int, **options: int):
@@ -99,30 +104,46 @@ def test_a_stopped_approximate_build_goes_on_where_it_stopped(
         searched.append(first)
         return real(features, plan, first, last, **options)
 
-    monkeypatch.setattr(pool_file, "search", search)
+    monkeypatch.setattr(round_pool, "search", search)
+    blocks = PoolBlocks(features, 20, tmp_path, plan, block_rows=750)
     with pytest.raises(KeyboardInterrupt):
-        build_pool_blocks(features, 20, tmp_path, plan=plan, block_rows=750)
-    build_pool_blocks(features, 20, tmp_path, plan=plan, block_rows=750)
+        blocks.build(Ranks())
+    blocks.build(Ranks())
     assert searched == [0, 750, -1, 1500, 2250]
-    found = collect_pool(features, 20, tmp_path, plan=plan, block_rows=750)
-    assert torch.equal(found.ids, build_pool(features, 20, approximate=True).ids)
+    assert torch.equal(blocks.collect().ids, build_pool(features, 20, approximate=True).ids)
 
 
-def test_a_plan_comes_back_for_its_own_features_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of images of every collection that a plan is made for."""
+    made: list[int] = []
+
+    def counted(features: Tensor, size: int) -> Plan | None:
+        made.append(len(features))
+        return make_plan(features, size)
+
+    monkeypatch.setattr(round_pool, "make_plan", counted)
+    return made
+
+
+def test_a_plan_comes_back_for_its_own_features_alone(tmp_path: Path, searched: list[int]) -> None:
     features, plan = clustered()
-    save_plan(tmp_path / "plan.npz", plan, features, 20)
-    made, found = load_plan(tmp_path / "plan.npz", features, 20)
-    assert made
-    assert found is not None
-    assert (found.width, found.size) == (plan.width, 20)
-    assert torch.equal(found.lists.rows, plan.lists.rows)
-    assert load_plan(tmp_path / "plan.npz", features.flip(0), 20) == (False, None)
-    assert load_plan(tmp_path / "plan.npz", features, 21) == (False, None)
-    (tmp_path / "plan.npz").write_bytes((tmp_path / "plan.npz").read_bytes()[:500])
-    assert load_plan(tmp_path / "plan.npz", features, 20) == (False, None)
+    file = tmp_path / "plan.safetensors"
+    for _ in range(2):
+        found = find_plan(features, 20, file)
+        assert found is not None
+        assert (found.width, found.size) == (plan.width, 20)
+        assert torch.equal(found.lists.rows, plan.lists.rows)
+    assert len(searched) == 1
+    find_plan(features.flip(0), 20, file)
+    find_plan(features.flip(0), 21, file)
+    assert len(searched) == 3
+    file.write_bytes(file.read_bytes()[:500])
+    find_plan(features.flip(0), 21, file)
+    assert len(searched) == 4
 
 
-def test_that_no_plan_is_worth_while_is_remembered(tmp_path: Path) -> None:
-    features = unit_rows(0, 100)
-    save_plan(tmp_path / "plan.npz", None, features, 5)
-    assert load_plan(tmp_path / "plan.npz", features, 5) == (True, None)
+def test_that_no_plan_is_worth_while_is_kept(tmp_path: Path, searched: list[int]) -> None:
+    for _ in range(2):
+        assert find_plan(unit_rows(0, 100), 5, tmp_path / "plan.safetensors") is None
+    assert len(searched) == 1
