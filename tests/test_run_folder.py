@@ -13,8 +13,9 @@ import torch
 from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
-from insclr.recipe import Recipe, to_toml
+from insclr.recipe import Recipe, load_recipe, to_toml
 from insclr.run_folder import RunFolder, RunReader, kept_answers
+from insclr.training.request import wanted_recipe
 
 
 def test_an_inspection_is_read_back_as_it_was_saved(tmp_path):
@@ -41,6 +42,27 @@ def test_a_run_that_has_only_begun_can_be_read(tmp_path):
     assert run.recipe()["name"] == "mine"
     assert (len(run.images()), run.usable(), run.skipped(), run.metrics()) == (0, None, {}, [])
     assert not run.finished
+
+
+def test_a_run_of_an_earlier_version_resumes_with_its_old_key_names(tmp_path):
+    recipe = load_recipe("default")
+    path = RunFolder(tmp_path / "run", recipe, resume=False).path
+    text = (path / "recipe.toml").read_text()
+    renamed = {"initial_fc": "start", "initial_fc_weight": "keep_start", "renew_initial_fc": "renew_start"}
+    for new, old in renamed.items():
+        assert f"\n{new} = " in text
+        text = text.replace(f"\n{new} = ", f"\n{old} = ")
+    (path / "recipe.toml").write_text(text)
+    assert RunFolder(path, recipe, resume=True).resumed
+    assert wanted_recipe(path, None, (), resume=True) == recipe
+    assert RunReader(path).recipe()["network"]["initial_fc_weight"] == 0.6
+    with pytest.raises(UserError, match="another recipe"):
+        RunFolder(path, load_recipe("default", ("network.initial_fc_weight=0.5",)), resume=True)
+
+
+def test_the_fingerprint_names_the_folders_of_earlier_versions():
+    assert load_recipe("default").fingerprint() == "eea16b907b87"
+    assert load_recipe("paper-small").fingerprint() == "c3bd8c8ba9e5"
 
 
 def test_images_left_out_are_read_with_their_reason_or_without(tmp_path):

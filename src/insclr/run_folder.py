@@ -23,7 +23,7 @@ from insclr.lock import only_writer
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
-from insclr.recipe import Recipe, load_recipe, to_toml
+from insclr.recipe import Recipe, load_recipe, rename_old_keys, to_toml
 from insclr.tracking import read_metrics
 
 Moment = Literal["start", "end"]
@@ -264,7 +264,7 @@ class RunFolder(_Folder):
         return number, -1 if step is None else step
 
     def _same_recipe(self, recipe: Recipe) -> None:
-        kept = load_recipe(self.path / _RECIPE)
+        kept = load_recipe(self.path / _RECIPE, stored=True)
         if kept.fingerprint() == recipe.fingerprint():
             return
         before, after = to_toml(kept).splitlines(), to_toml(recipe).splitlines()
@@ -349,7 +349,7 @@ class RunReader(_Folder):
     def recipe(self) -> dict[str, Any]:
         """The recipe as plain tables, whatever version wrote it."""
         try:
-            return tomllib.loads(self.recipe_text)
+            return rename_old_keys(tomllib.loads(self.recipe_text))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path / _RECIPE} is not valid TOML: {error}. Undo the change.") from None
 

@@ -12,7 +12,7 @@ guard = true
 
 [network]
 backbone = "small"
-keep_start = {kept}
+initial_fc_weight = {kept}
 
 [[rounds]]
 train = "fc"

@@ -22,7 +22,7 @@ workers = 0
 [network]
 dim = 16
 bias = true
-start = "pca"
+initial_fc = "pca"
 
 [[rounds]]
 train = "fc"

@@ -94,8 +94,8 @@ def test_a_recipe_builds_on_another() -> None:
     # docs/gpu.md names these two.
     assert [number for number, each in enumerate(thorough.rounds) if each.train == "all"] == [7, 9]
     assert default.descriptor == fast.descriptor
-    assert {each.network.start for each in (fast, default, thorough)} == {"views"}
-    assert [each.network.renew_start for each in (fast, default, thorough)] == [False, True, True]
+    assert {each.network.initial_fc for each in (fast, default, thorough)} == {"views"}
+    assert [each.network.renew_initial_fc for each in (fast, default, thorough)] == [False, True, True]
 
 
 def test_a_recipe_without_rounds_can_be_built_on(tmp_path: Path) -> None:
@@ -159,10 +159,11 @@ def test_times_repeats_a_round_and_each_is_changed_alone(tmp_path: Path) -> None
         ("rounds.lr", "key=value"),
         ("descriptor.size=4", "a number greater than or equal to 16"),
         ("descriptor.scales=[]", "descriptor.scales = [] is not possible"),
-        ("network.keep_start=0.5", "keep_start must be 0 where the fc starts at random"),
-        ("network.keep_start=2", "network.keep_start = 2 is not possible"),
-        ("network.renew_start=true", 'renew_start needs start = "views"'),
-        ("network.start=pca", "bias must be true"),
+        ("network.initial_fc_weight=0.5", 'initial_fc_weight must be 0 with initial_fc = "random"'),
+        ("network.initial_fc_weight=2", "network.initial_fc_weight = 2 is not possible"),
+        ("network.renew_initial_fc=true", 'renew_initial_fc needs initial_fc = "views"'),
+        ("network.initial_fc=pca", "bias must be true"),
+        ("network.keep_start=0.5", "network.keep_start is now called network.initial_fc_weight"),
         ("minutes=-1", "minutes = -1 is not possible"),
         ("rounds.loss.margin=nan", "rounds.0.loss.margin = nan is not possible"),
     ],
@@ -176,7 +177,7 @@ def test_a_wrong_change_is_refused_with_its_key(change: str, message: str) -> No
 @pytest.mark.parametrize(
     ("recipe", "change"),
     [
-        ("default", "network.start_power=0.3"),  # only start = pca does
+        ("default", "network.initial_fc_power=0.3"),  # only initial_fc = pca does
         ("fast", "minutes=3"),  # the fc alone is trained: there is no time to plan
         ("fast", "rounds.method.k=3"),  # measured, not set
         ("fast", "rounds.batch_norm=live"),

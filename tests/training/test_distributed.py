@@ -162,7 +162,7 @@ checkpoint_every = 2
 [network]
 dim = 16
 bias = true
-start = "pca"
+initial_fc = "pca"
 
 [[rounds]]
 train = "fc"
@@ -203,7 +203,7 @@ loss = { margin = "auto", normalise = "mean" }
 _SHIPPED = (
     (_RECIPE + _LATE)
     .replace("METHOD", 'name = "calibrated", neighbours = 2, pool = 20')
-    .replace('start = "pca"', 'start = "views"\nrenew_start = true')
+    .replace('initial_fc = "pca"', 'initial_fc = "views"\nrenew_initial_fc = true')
 )
 
 

@@ -46,7 +46,7 @@ def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_ot
 
 
 def test_a_random_last_layer_has_nothing_to_be_compared_with(small_collection: Path, tmp_path: Path) -> None:
-    changes = ("network.start=random", "network.keep_start=0", "network.dim=16", "workers=0")
+    changes = ("network.initial_fc=random", "network.initial_fc_weight=0", "network.dim=16", "workers=0")
     sizes = ("rounds.plain_size=64", "rounds.augmented_size=64", "rounds.cached_views=2", "rounds.steps=2")
     model = train(small_collection, tmp_path / "run", "fast", changes=(*changes, *sizes))
     assert model.network.dim == 16

@@ -35,8 +35,8 @@ checkpoint_every = 3
 [network]
 dim = 32
 bias = true
-start = "pca"
-keep_start = 0.25
+initial_fc = "pca"
+initial_fc_weight = 0.25
 
 [descriptor]
 size = 64
@@ -120,7 +120,7 @@ def test_the_shipped_layer_lies_between_its_start_and_its_end(
     small_collection: Path, tiny: Path, tmp_path: Path
 ) -> None:
     for share in ("0.0", "0.75", "1.0"):
-        changes = (f"network.keep_start={share}", "rounds.steps=4")
+        changes = (f"network.initial_fc_weight={share}", "rounds.steps=4")
         train(small_collection, tmp_path / share, tiny, changes=changes)
     start = safetensors.torch.load_file(tmp_path / "0.0" / "start.safetensors")
     end, between, back = (trained_weights(tmp_path / share) for share in ("0.0", "0.75", "1.0"))
@@ -243,7 +243,7 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_learning_rate(
         return network
 
     monkeypatch.setattr("insclr.training.stages.create_network", broken)
-    changes = ("network.start=random", "network.keep_start=0")
+    changes = ("network.initial_fc=random", "network.initial_fc_weight=0")
     with pytest.raises(UserError, match="not finite") as raised:
         train(small_collection, tmp_path / "run", tiny, changes=changes)
     assert "learning rate" not in str(raised.value)

@@ -120,7 +120,7 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
 
 @pytest.mark.parametrize(
     ("recipe", "changes"),
-    [("default", SHIPPED), ("fast", (*SHIPPED[:-1], "network.start=pca"))],
+    [("default", SHIPPED), ("fast", (*SHIPPED[:-1], "network.initial_fc=pca"))],
     ids=["default", "another start"],
 )
 def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
@@ -164,7 +164,7 @@ def test_the_guard_undoes_a_round_that_collapses(
         f"rounds.{ruin}.steps=60",
     )
     changes = SHIPPED[:-1] if recipe == "fast" else SHIPPED  # which has no minutes
-    train(small_collection, run, recipe, changes=(*changes, "network.keep_start=0", *ruinous))
+    train(small_collection, run, recipe, changes=(*changes, "network.initial_fc_weight=0", *ruinous))
     actions = [r["action"] for r in read_metrics(run) if r.get("event") == "guard"]
     assert actions[ruin] == "step back"
     ends = [

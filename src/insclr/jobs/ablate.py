@@ -72,7 +72,7 @@ class Table:
 
 # The paper's numbers, on cached features: what happens to a small collection that they were not made for.
 _PRINTED = (
-    "network.start=random",
+    "network.initial_fc=random",
     "network.bias=false",
     "rounds.lr=1e-4",
     "rounds.loss.margin=0.4",

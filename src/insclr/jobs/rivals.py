@@ -52,8 +52,8 @@ class Contender:
         """Its run at a learning rate, with so many steps instead of the recipe's, from this start or its own."""
         changes = self.changes
         name = self.name
-        if start and start != load_recipe(self.recipe).network.start:
-            changes, name = (*changes, f"network.start={start}"), f"{name} from {start}"
+        if start and start != load_recipe(self.recipe).network.initial_fc:
+            changes, name = (*changes, f"network.initial_fc={start}"), f"{name} from {start}"
         if rate is not None:
             changes, name = (*changes, f"rounds.lr={rate}"), f"{name} lr {rate:g}"
         if steps is not None:
@@ -71,7 +71,7 @@ def _variant(name: str, variant: str) -> Contender:
 
 
 CONTENDERS: tuple[Contender, ...] = (
-    _start(PRETRAINED, "paper-small", "network.start=random", "network.bias=false"),
+    _start(PRETRAINED, "paper-small", "network.initial_fc=random", "network.bias=false"),
     _start(WHITENED, "paper-small"),
     _start("views start", "fast", ONE_SIZE),
     _variant("A", "A"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, to_toml
+from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, rename_old_keys, to_toml
 
 MODEL_NAME = "model.safetensors"
 PRETRAINED = "pretrained:"
@@ -151,7 +151,7 @@ def refuse_broken(broken: Sequence[str], total: int, source: str) -> None:
 
 def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
     """The recipe in a model file; of an older one the parts that describing needs."""
-    table = tomllib.loads(metadata["recipe"])
+    table = rename_old_keys(tomllib.loads(metadata["recipe"]))
     if metadata["format"] == _OLDER_FORMAT:
         network, descriptor = ({**table[part]} for part in ("network", "descriptor"))
         descriptor["scales"] = tuple(descriptor["scales"])

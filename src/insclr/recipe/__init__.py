@@ -1,6 +1,6 @@
 """Recipes: every setting of a run, as checked tables and as TOML."""
 
-from insclr.recipe.files import from_table, load_recipe, recipe_names, to_toml
+from insclr.recipe.files import from_table, load_recipe, recipe_names, rename_old_keys, to_toml
 from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings
 from insclr.recipe.recipe import DescriptorRecipe, LossRecipe, NetworkRecipe, Recipe, RoundRecipe
 
@@ -16,5 +16,6 @@ __all__ = [
     "from_table",
     "load_recipe",
     "recipe_names",
+    "rename_old_keys",
     "to_toml",
 ]

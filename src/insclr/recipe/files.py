@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from insclr.errors import UserError
 from insclr.recipe.methods import METHODS
 from insclr.recipe.recipe import (
+    RENAMED_NETWORK_KEYS,
     DescriptorRecipe,
     LossRecipe,
     NetworkRecipe,
@@ -43,14 +44,16 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and name[0] != "_")
 
 
-def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = ()) -> Recipe:
+def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, stored: bool = False) -> Recipe:
     """A named recipe, a TOML file or a recipe at hand, with `key=value` changes such as `rounds.0.lr=1e-5` applied.
 
     `rounds.lr=...` without a number changes every round. Keys of the file that a change leaves unread are dropped
-    (`rounds.method.variant=A` makes k meaningless); a change that nothing reads is an error.
+    (`rounds.method.variant=A` makes k meaningless); a change that nothing reads is an error. A `stored` recipe is
+    one that this program wrote: it may have key names of an earlier version.
     """
     try:
         table = tomllib.loads(to_toml(name)) if isinstance(name, Recipe) else _read(name)
+        table = rename_old_keys(table) if stored else table
         from_table(table)  # what the file says must hold by itself
         said = {key for change in changes for key in _apply(table, change)}
         if "large_size" not in said and any(key.endswith(_SIZES) for key in said):
@@ -59,6 +62,14 @@ def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = ()) -> Rec
         return from_table(table)
     except RecursionError:
         raise UserError(f"The recipe {name} is nested too deeply to be one.") from None
+
+
+def rename_old_keys(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored recipe with today's key names."""
+    network = table.get("network")
+    if not isinstance(network, Mapping):
+        return dict(table)
+    return {**table, "network": {RENAMED_NETWORK_KEYS.get(key, key): value for key, value in network.items()}}
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
@@ -212,6 +223,8 @@ def _sentence(error: ValidationError) -> str:
     fault = error.errors()[0]
     kind, table = _place(fault["loc"])
     key = ".".join(kind)
+    if fault["type"] == "extra_forbidden" and table is NetworkRecipe and kind[-1] in RENAMED_NETWORK_KEYS:
+        return f"Recipe: {key} is now called network.{RENAMED_NETWORK_KEYS[kind[-1]]}. Rename the key."
     if fault["type"] == "extra_forbidden":
         return f"Recipe: unknown key {key}. {_read_here(table)}"
     if fault["type"] == "value_error":

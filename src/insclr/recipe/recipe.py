@@ -8,6 +8,14 @@ from pydantic import Field, model_validator
 from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings
 from insclr.recipe.tables import Auto, Table, setting
 
+# Stored recipes of earlier versions have the old names; in a user's recipe they are an error.
+RENAMED_NETWORK_KEYS = {
+    "start": "initial_fc",
+    "start_power": "initial_fc_power",
+    "keep_start": "initial_fc_weight",
+    "renew_start": "renew_initial_fc",
+}
+
 
 class NetworkRecipe(Table):
     """The descriptor network."""
@@ -25,35 +33,39 @@ class NetworkRecipe(Table):
         512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0, le=16_384
     )
     bias: bool = setting(
-        False, "the fc has a bias; a start other than random needs one, and a random one hides what Wx says"
+        False, "the fully connected layer (FC) has a bias; needed unless initial_fc is random"
     )
-    start: Literal["random", "pca", "views"] = setting(
-        "random", "the fc's start: random; pca; views = a whitening of what views and mined pairs change"
+    initial_fc: Literal["random", "pca", "views"] = setting(
+        "random", "initial FC: random; pca; views = a whitening of what views and mined pairs change"
     )
-    start_power: float = setting(0.25, "pca start: 0 = centred rotation, 0.5 = full whitening", ge=0, le=1)
-    keep_start: float = setting(
-        0.0, "share of its start that the trained fc is mixed with in the end; 0 = none", ge=0, le=1
+    initial_fc_power: float = setting(
+        0.25, "initial_fc pca: 0 = centred rotation, 0.5 = full whitening", ge=0, le=1
     )
-    renew_start: bool = setting(
+    initial_fc_weight: float = setting(
+        0.0, "weight of the initial FC in the final average with the trained FC", ge=0, le=1
+    )
+    renew_initial_fc: bool = setting(
         False,
-        "after a round that other layers learned in, give the fc a start made of what they learned",
+        "compute the initial FC again after each round that trains other layers",
     )
 
     @model_validator(mode="after")
-    def _start_fits(self) -> "NetworkRecipe":
-        if self.start == "random" and self.keep_start:
-            raise ValueError("keep_start must be 0 where the fc starts at random: there is nothing to keep")
-        if self.renew_start and self.start != "views":
-            raise ValueError('renew_start needs start = "views"')
-        if self.start != "random" and not self.bias:
-            raise ValueError(f'bias must be true with start = "{self.start}": it holds the centring')
+    def _check_initial_fc(self) -> "NetworkRecipe":
+        if self.initial_fc == "random" and self.initial_fc_weight:
+            raise ValueError('initial_fc_weight must be 0 with initial_fc = "random"')
+        if self.renew_initial_fc and self.initial_fc != "views":
+            raise ValueError('renew_initial_fc needs initial_fc = "views"')
+        if self.initial_fc != "random" and not self.bias:
+            raise ValueError(
+                f'bias must be true with initial_fc = "{self.initial_fc}": it holds the centring'
+            )
         return self
 
     def unread(self) -> dict[str, str]:
         """Keys that nothing reads beside the others."""
         why = {}
-        if self.start != "pca":
-            why["start_power"] = f'start = "{self.start}"'
+        if self.initial_fc != "pca":
+            why["initial_fc_power"] = f'initial_fc = "{self.initial_fc}"'
         if not self.pooling.startswith("gem"):
             why["gem_p"] = f'pooling = "{self.pooling}"'
         return why
@@ -180,8 +192,8 @@ class Recipe(Table):
     def _has_something_to_train(self) -> "Recipe":
         if self.network.dim == 0 and any(each.train == "fc" for each in self.rounds):
             raise ValueError('network.dim must be positive: a round with train = "fc" has nothing to train')
-        if self.network.renew_start and all(each.train == "fc" for each in self.rounds):
-            raise ValueError('network.renew_start must be false where every round has train = "fc"')
+        if self.network.renew_initial_fc and all(each.train == "fc" for each in self.rounds):
+            raise ValueError('network.renew_initial_fc must be false where every round has train = "fc"')
         return self
 
     def at_size(self, side: int) -> "Recipe":
@@ -198,10 +210,16 @@ class Recipe(Table):
         return {"minutes": 'train = "fc" in every round'} if only_fc else {}
 
     def fingerprint(self) -> str:
-        """A short hash of everything that a run reads but the name and its description."""
+        """A short hash of everything that a run reads but the name and its description.
+
+        Computed over the old names of renamed keys: folders of earlier versions are named by it.
+        """
         from insclr.recipe.files import to_toml
 
-        return hashlib.sha256(to_toml(self.with_(name="", about="")).encode()).hexdigest()[:12]
+        text = to_toml(self.with_(name="", about=""))
+        for old, new in RENAMED_NETWORK_KEYS.items():
+            text = text.replace(f"\n{new} = ", f"\n{old} = ")
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def nested_tables(table: Table, where: str = "") -> list[tuple[str, Table]]:

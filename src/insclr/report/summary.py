@@ -142,7 +142,7 @@ def calibration(run: RunRecord) -> Calibration | None:
             if because not in why.setdefault(name, []):
                 why[name].append(because)
     docs = _documented(run.recipe_text)
-    keep_start = run.recipe.get("network", {}).get("keep_start", 0.0)
+    initial_fc_weight = run.recipe.get("network", {}).get("initial_fc_weight", 0.0)
     renewed = any(event.get("event") == "renewed" for event in run.events)
     return Calibration(
         rounds=list(starts),
@@ -153,7 +153,7 @@ def calibration(run: RunRecord) -> Calibration | None:
         remarks=remarks,
         fixed=_fixed(run, list(starts), docs),
         # Without a step the last layer still is its start.
-        kept_start=keep_start if run.finished and run.steps and not renewed else 0.0,
+        kept_start=initial_fc_weight if run.finished and run.steps and not renewed else 0.0,
         renewed=renewed,
     )
 

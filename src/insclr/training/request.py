@@ -18,7 +18,9 @@ def wanted_recipe(
     if isinstance(recipe, Recipe):
         return load_recipe(recipe, changes) if changes else recipe
     kept = kept_recipe(out) if resume else None
-    return load_recipe(recipe or kept or "default", changes)
+    if not recipe and kept:
+        return load_recipe(kept, changes, stored=True)
+    return load_recipe(recipe or "default", changes)
 
 
 def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:

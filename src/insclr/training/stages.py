@@ -107,7 +107,7 @@ class Training:
         features = None
         if not done:
             needs = create_method(first.method).needs
-            if self.recipe.network.start == "views":
+            if self.recipe.network.initial_fc == "views":
                 needs = replace(needs, views=True)
             began = time.monotonic()
             with working("looking at the photos"):
@@ -133,10 +133,10 @@ class Training:
 
     def _start_fc(self, features: PooledFeatures, *, mined: bool = True) -> None:
         wanted, fc = self.recipe.network, self.network.fc
-        if not isinstance(fc, nn.Linear) or wanted.start == "random":
+        if not isinstance(fc, nn.Linear) or wanted.initial_fc == "random":
             return
-        if wanted.start == "pca":
-            start = pca_start(features.plain, self.network.dim, wanted.start_power)
+        if wanted.initial_fc == "pca":
+            start = pca_start(features.plain, self.network.dim, wanted.initial_fc_power)
         else:
             settings = self.recipe.rounds[0].method
             start = views_start(
@@ -153,7 +153,7 @@ class Training:
 
     def _renew_start(self, rounds: int) -> bool:
         """Make the start again if the last of so many rounds has changed the features; whether it has."""
-        if not self.recipe.network.renew_start or rounds not in self._learned(rounds):
+        if not self.recipe.network.renew_initial_fc or rounds not in self._learned(rounds):
             return False
         before = self.recipe.rounds[rounds - 1]
         if before.train == "fc":
@@ -179,7 +179,7 @@ class Training:
             logger.warning(
                 "round %d LEARNS FROM THE LABELS (%s): no unsupervised result", number, recipe.method.name
             )
-        untrained = index == 0 and self.recipe.network.start == "random" and self.network.fc is not None
+        untrained = index == 0 and self.recipe.network.initial_fc == "random" and self.network.fc is not None
         self.plan.begin_round(index)
         if self.feedback is None and not self._believes_mined():
             self.watch.skipped(number, "what was mined before cannot be believed", None)
@@ -349,8 +349,8 @@ class Training:
         number, recipe = len(self.recipe.rounds), fit_to_collection(self.recipe.rounds[-1], len(self.images))
         if self._renew_start(number):
             self.watch.renewed(number)
-        elif self.recipe.network.keep_start and isinstance(self.network.fc, nn.Linear):
-            mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.keep_start)
+        elif self.recipe.network.initial_fc_weight and isinstance(self.network.fc, nn.Linear):
+            mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.initial_fc_weight)
         method = create_method(recipe.method)
         asked_again = method.explains and not method.needs.plain
         if self.labels or asked_again:
