@@ -1,4 +1,5 @@
-# make demo: the whole job on a drawn collection. make test: everything CI checks. Each does its own set-up.
+# make demo: the whole job on a drawn collection. make test: everything CI checks; make test PACKAGE=mining: the
+# tests of one package. Each does its own set-up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,17 +15,23 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
 
+PACKAGE ?= $(ROOM)
+ifneq ($(PACKAGE),)
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/$(PACKAGE)
+else
 test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+endif
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
 
-# Which lines the fast tests run, room by room: build/coverage/index.html.
+# Which lines the fast tests run, package by package: build/coverage/index.html.
 coverage: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
@@ -40,7 +47,7 @@ build/min/.done: pyproject.toml constraints-min.txt
 
 # All tests of the cluster store against a real Milvus server: about 6 minutes. make test runs one of them.
 test-milvus: $(VENV)/.dev
-	$(BIN)/pytest -m slow -k "real or milvus_server" tests/retrieval
+	$(BIN)/pytest -m slow -k "real or milvus_server" tests
 
 # Kills, hostile files, crowds of clients, fuzzing: minutes with attack, two hours with soak (docs/security.md).
 attack: $(VENV)/.dev

@@ -1,6 +1,7 @@
-"""Pictures and labels that several packages' tests need: drawn here, never downloaded."""
+"""Fixtures for all packages: drawn images, stores, the image sets beside the checkout. Lists what was skipped."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,21 @@ pytest_plugins = ["helpers.store_fixtures"]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was skipped, and how to get it."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real ground truths and image sets beside the checkout."""
-    if not SHARED.is_dir():
-        pytest.skip("the folder ../shared with real data is not beside this checkout")
+    """The folder of image sets and ground truths beside the checkout."""
+    for folder in ("data/products60", "protocols"):
+        if not (SHARED / folder).is_dir():
+            pytest.skip(f"../shared/{folder} does not exist: put image sets and ground truths there")
     return SHARED
 
 

@@ -46,7 +46,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip("mounting a file system is not permitted here")
+        pytest.skip("mounting a file system is not permitted: run as root")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
 

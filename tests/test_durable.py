@@ -20,10 +20,10 @@ _LINE = re.compile(r"^(?:\d+ +)?(\w+)\((.*?)(?:\) += (-?\d+).*| <unfinished \.\.
 @pytest.fixture(scope="module", autouse=True)
 def _strace_works() -> None:
     if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
+        pytest.skip("strace is not installed: apt-get install strace")
     tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
     if tried.returncode:
-        pytest.skip("strace may not trace processes here")
+        pytest.skip("strace may not trace processes: run as root, outside a container without SYS_PTRACE")
 
 
 def calls_of(code: str, log: Path) -> list[tuple[str, str]]:

@@ -106,7 +106,6 @@ def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -
 
 
 def test_parts_of_images_are_indexed_searched_and_measured(place: Path, tmp_path: Path) -> None:
-    pytest.importorskip("cv2")
     photos, query = place / "PHOTOS", place / "PHOTOS" / "thing3-1.png"
     insclr.index(place / "RUN", photos, tmp_path / "store", regions=True, local=True, asmk=True, size=224)
     for given in (query, [query, Image.open(query)]):

@@ -199,7 +199,7 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert reason(tmp_path / "x.jpg") == "permission denied"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file: run as another user")
 def test_permission_denied_by_the_system(tmp_path: Path) -> None:
     photo(8, 8).save(tmp_path / "x.jpg")
     (tmp_path / "x.jpg").chmod(0)

@@ -65,7 +65,7 @@ def test_links_are_followed_once_and_loops_end(tmp_path: Path) -> None:
     assert list_images(root).paths == ("linked/o.jpg", "sub/a.jpg", "z/b.jpg")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file: run as another user")
 def test_a_forbidden_folder_is_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", "closed/b.jpg")
     (tmp_path / "closed").chmod(0)

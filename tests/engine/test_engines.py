@@ -137,7 +137,6 @@ def test_a_transformer_is_exported_for_the_size_of_its_positions(
 
 
 def test_for_a_few_images_the_engine_is_the_one_that_starts_sooner(model: Model) -> None:
-    pytest.importorskip("openvino")
     names = [open_in_memory(model, expected=count).engine.name for count in (1, 8, 9, 0)]
     assert names == ["onnx", "onnx", "openvino", "openvino"]
 

@@ -140,7 +140,6 @@ def test_boxes_of_queries_are_what_is_searched_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_ranking_is_measured_on_a_drawn_collection(tmp_path: Path) -> None:
-    pytest.importorskip("cv2")
     drawn = draw_collection(tmp_path / "c", things=3, views=4, size=112, workers=1, clutter=True)
     command = [
         "evaluate",

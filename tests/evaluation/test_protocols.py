@@ -13,11 +13,6 @@ from insclr.evaluation.gldv2 import image_path
 from insclr.evaluation.protocol import Judgement, map_at_100_metric, trapezoid_metric
 from insclr.evaluation.protocols import load_protocol
 
-REAL = Path(__file__).parents[2].parent / "shared" / "protocols"
-needs_real = pytest.mark.skipif(
-    not REAL.is_dir(), reason="the real ground-truth files are not beside the project"
-)
-
 
 def touch(root, *names):
     for name in names:
@@ -28,10 +23,14 @@ def touch(root, *names):
 # Real files
 
 
-@needs_real
+@pytest.fixture
+def ground_truths(shared: Path) -> Path:
+    return shared / "protocols"
+
+
 @pytest.mark.parametrize(("name", "database"), [("roxford5k", 4993), ("rparis6k", 6322)])
-def test_the_real_revisited_files(tmp_path, name, database):
-    protocol = load_protocol(name, tmp_path, REAL / f"gnd_{name}.pkl")
+def test_the_real_revisited_files(tmp_path, ground_truths, name, database):
+    protocol = load_protocol(name, tmp_path, ground_truths / f"gnd_{name}.pkl")
     assert (len(protocol.queries), len(protocol.database), len(protocol.boxes)) == (70, database, 70)  # type: ignore[arg-type]
     assert {setting: len(truth) for setting, truth in protocol.settings.items()} == dict.fromkeys(
         ("easy", "medium", "hard"), 70
@@ -42,9 +41,8 @@ def test_the_real_revisited_files(tmp_path, name, database):
     assert (len(missing_queries), len(missing_rows)) == (70, database)
 
 
-@needs_real
-def test_the_real_instre_file_and_a_perfect_ranking(tmp_path):
-    protocol = load_protocol("instre", tmp_path, REAL / "gnd_instre.mat")
+def test_the_real_instre_file_and_a_perfect_ranking(tmp_path, ground_truths):
+    protocol = load_protocol("instre", tmp_path, ground_truths / "gnd_instre.mat")
     assert (len(protocol.queries), len(protocol.database)) == (1250, 27293)
     assert protocol.boxes[0] == (326, 219, 670, 493)  # type: ignore[index]
     truth = protocol.settings["all"]
@@ -62,9 +60,8 @@ def test_the_real_instre_file_and_a_perfect_ranking(tmp_path):
         assert trapezoid_metric(ranking, block).means["map"] == 1.0
 
 
-@needs_real
-def test_the_real_classic_paris_files(tmp_path):
-    protocol = load_protocol("paris6k", tmp_path, REAL / "paris6k_classic")
+def test_the_real_classic_paris_files(tmp_path, ground_truths):
+    protocol = load_protocol("paris6k", tmp_path, ground_truths / "paris6k_classic")
     assert len(protocol.queries) == 55
     assert protocol.queries.paths[0] == "jpg/paris_defense_000605.jpg"
     assert protocol.boxes[0] == (130, 17, 843, 732)  # type: ignore[index]
@@ -91,12 +88,11 @@ def slow_scores(ranking, positives, junk):
     return ap, [sum(rank <= k for rank in ranks) / k for k in cut]
 
 
-@needs_real
-def test_a_random_ranking_over_the_real_roxford5k_agrees_with_a_slow_implementation(tmp_path):
-    protocol = load_protocol("roxford5k", tmp_path, REAL / "gnd_roxford5k.pkl")
+def test_a_random_ranking_over_the_real_roxford5k_agrees_with_a_slow_implementation(tmp_path, ground_truths):
+    protocol = load_protocol("roxford5k", tmp_path, ground_truths / "gnd_roxford5k.pkl")
     generator = np.random.default_rng(0)
     ranking = np.stack([generator.permutation(4993) for _ in range(70)])
-    with (REAL / "gnd_roxford5k.pkl").open("rb") as stream:
+    with (ground_truths / "gnd_roxford5k.pkl").open("rb") as stream:
         raw = pickle.load(stream)["gnd"]
     for setting, right in {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}.items():
         aps, precisions = [], []

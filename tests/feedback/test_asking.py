@@ -48,7 +48,6 @@ def test_what_was_answered_reaches_the_images_of_a_list_by_their_content(
 
 
 def test_what_was_answered_reaches_the_frames_of_a_video(photos: Path, tmp_path: Path) -> None:
-    pytest.importorskip("av")
     from helpers.made_formats import write_video
 
     write_video(photos / "clip.mp4", [Image.open(photos / f"{thing}/0.png") for thing in (0, 1)])

@@ -104,7 +104,6 @@ def test_learning_that_was_killed_goes_on_with_the_same_command(
 def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     small_collection: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("cv2")
     model = resolve_model("pretrained:efficientnet_lite0")
     images = list_images(small_collection).subset(range(6))
     describer = ModelDescriber(model.source, model, 0, size=96)
@@ -121,7 +120,6 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
 def test_names_answers_questions_and_learning_work_with_milvus_lite(
     small_collection: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("milvus_lite")
     name, uri = "pretrained:efficientnet_lite0", str(tmp_path / "own.db")
     index_images(
         ModelDescriber(name, resolve_model(name), 0), list_images(small_collection).subset(range(24)), uri

@@ -17,8 +17,6 @@ from insclr.errors import UserError
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.store import open_store
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
@@ -212,7 +210,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_rows(images: Path, tmp_path
     context.set_forkserver_preload(["insclr.retrieval.index"])  # the long imports are done once
     dice = random.Random(0)
     for _ in range(3):
-        run = context.Process(target=_index_slowly, args=(str(images), str(tmp_path / "s")))
+        run = context.Process(target=_index_slowly, args=(images, str(images), str(tmp_path / "s")))
         run.start()
         started = time.monotonic()
         while not (tmp_path / "s" / "writer.lock").exists() and time.monotonic() < started + 30:
@@ -235,7 +233,7 @@ def _content(store: Path) -> dict[str, tuple[object, bytes]]:
     }
 
 
-def _index_products(store: str) -> None:
+def _index_products(images: Path, store: str) -> None:
     import torch
 
     from insclr.describe.describer import ModelDescriber
@@ -244,30 +242,40 @@ def _index_products(store: str) -> None:
     torch.set_num_threads(1)
     name = "pretrained:efficientnet_lite0"
     describer = ModelDescriber(name, resolve_model(name), workers=1)
-    index_images(describer, list_images(SHARED / "products60" / "images"), store, batch=64)
+    index_images(describer, list_images(images), store, batch=64)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not (SHARED / "products60").exists(), reason="the shared products60 pictures are not here"
-)
-def test_products60_killed_three_times_has_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
+def test_products60_killed_three_times_has_the_rows_of_an_unbroken_run(shared: Path, tmp_path: Path) -> None:
+    images = shared / "data" / "products60" / "images"
     context = multiprocessing.get_context("spawn")
     dice = random.Random(time.time_ns())
-    unbroken = context.Process(target=_index_products, args=(str(tmp_path / "unbroken"),))
+    unbroken = context.Process(
+        target=_index_products,
+        args=(
+            images,
+            str(tmp_path / "unbroken"),
+        ),
+    )
     began = time.monotonic()
     unbroken.start()
     unbroken.join()
     whole = time.monotonic() - began
     for _ in range(3):
-        run = context.Process(target=_index_products, args=(str(tmp_path / "s"),))
+        run = context.Process(
+            target=_index_products,
+            args=(
+                images,
+                str(tmp_path / "s"),
+            ),
+        )
         run.start()
         # Together less than a whole run: every kill hits it at work.
         run.join(dice.uniform(0.05, 0.25) * whole)
         os.kill(run.pid or 0, signal.SIGKILL)
         run.join()
         assert run.exitcode == -signal.SIGKILL
-    _index_products(str(tmp_path / "s"))
+    _index_products(images, str(tmp_path / "s"))
     one, other = open_store(tmp_path / "s"), open_store(tmp_path / "unbroken")
     rows, expected = one.rows_by_path(), other.rows_by_path()
     assert {path: row.image for path, row in rows.items()} == {

@@ -214,7 +214,6 @@ def test_a_damaged_milvus_store_is_named(lite_uri: str) -> None:
 
 
 def test_a_milvus_lite_file_is_a_store_too(tmp_path: Path) -> None:
-    pytest.importorskip("milvus_lite")
     store = create_store(str(tmp_path / "own.db"), INFO)
     store.upsert(pictures(2), unit_vectors(2))
     assert store.count() == 2

@@ -33,8 +33,6 @@ def client(collection: ServedStore) -> Iterator[TestClient]:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ServedStore]]:
     """The address of a page with two stores, and the first of them. Its tests leave it as it was."""
-    pytest.importorskip("uvicorn")
-    pytest.importorskip("selenium")
     from helpers.browser import served_page
 
     folder = tmp_path_factory.mktemp("served")
@@ -45,11 +43,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Serv
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
-    pytest.importorskip("selenium")
     from helpers.browser import CHROMIUM, DRIVER, started_browser
 
     if not (CHROMIUM and DRIVER):
-        pytest.skip("chromium and chromium-driver are not installed")
+        pytest.skip(
+            "chromium and chromium-driver are not installed: apt-get install chromium chromium-driver"
+        )
     with started_browser(tmp_path_factory.mktemp("profile")) as started:
         yield started
 

@@ -4,8 +4,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-pytest.importorskip("selenium")
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 

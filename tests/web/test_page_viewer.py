@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("selenium")
 import httpx
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from helpers.browser import Page

@@ -157,7 +157,7 @@ def _nginx_example() -> str:
 def test_behind_nginx_with_tls_as_the_documentation_has_it(tmp_path: Path) -> None:
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if program is None or shutil.which("openssl") is None:
-        pytest.skip("nginx or openssl is not installed")
+        pytest.skip("nginx or openssl is not installed: apt-get install nginx openssl")
     make_store(tmp_path, things=2, views=3)
     key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
     subprocess.run(

@@ -3,9 +3,6 @@
 import io
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("selenium")
 from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By

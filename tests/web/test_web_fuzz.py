@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from helpers.drawn_store import make_store
-from insclr.web.server import create_app
-
-pytest.importorskip("schemathesis")
 from helpers.fuzzed_api import request_every_operation
+from insclr.web.server import create_app
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])

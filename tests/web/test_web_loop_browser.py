@@ -1,14 +1,10 @@
 """From the gallery to a better search in a real browser, on a drawn collection."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("selenium")
-pytest.importorskip("uvicorn")
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -21,9 +17,6 @@ from insclr.store import open_store
 from insclr.web.served import ServedStore
 from insclr_demo import draw_collection
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="chromium is not installed"
-)
 THINGS, VIEWS, FIRST_ROW = 16, 10, 5
 SCREENS = 16
 QUERIES = 2  # of each thing

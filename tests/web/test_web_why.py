@@ -8,12 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
-from insclr.web.served import ServedStore
-
-pytest.importorskip("cv2")
 from helpers.blots import textured
 from helpers.textured_store import make_textured_store
+from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.web.served import ServedStore
 
 
 @pytest.fixture

@@ -1,71 +1,25 @@
 """The "why?" view in a real browser: both photos, their points joined, the thing in a box."""
 
-import shutil
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from PIL import Image
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
 
-from helpers.running_server import free_port
-from insclr.web.served import ServedStore
-from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
-
-selenium = pytest.importorskip("selenium")
-uvicorn = pytest.importorskip("uvicorn")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="chromium and chromium-driver are not installed"
-)
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> ServedStore:
-    pytest.importorskip("cv2")
-    from helpers.textured_store import make_textured_store
-
-    return make_textured_store(tmp_path)
-
-
-@pytest.fixture
-def browser(collection: ServedStore) -> Iterator[webdriver.Chrome]:
-    port = free_port()
-    config = uvicorn.Config(create_app([collection], ServeSettings(port=port)), port=port, log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM or ""
-    for flag in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1200,900",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    browser.get(f"http://127.0.0.1:{port}/")
-    yield browser
-    browser.quit()
-    server.should_exit = True
-    thread.join(10)
+from helpers.browser import served_page
+from helpers.textured_store import make_textured_store
 
 
 def test_why_shows_both_photos_with_their_points_joined_and_the_box(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
+    with served_page(make_textured_store(tmp_path)) as address:
+        browser.get(address)
+        _show_why(browser, tmp_path)
+
+
+def _show_why(browser: webdriver.Chrome, tmp_path: Path) -> None:
     query = tmp_path / "query.png"
     Image.open(tmp_path / "images" / "thing.png").save(query)
     wait = WebDriverWait(browser, 30, 0.05)

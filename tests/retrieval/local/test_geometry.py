@@ -13,8 +13,6 @@ from insclr.retrieval.local.features import MAX_FEATURES, LocalFeatures, extract
 from insclr.retrieval.local.geometry import MIN_INLIERS, match_features, verify
 from insclr.retrieval.local.verification import query_parts, verified_order
 
-pytest.importorskip("cv2")
-
 
 def test_a_thing_seen_again_has_points_a_transform_and_a_box() -> None:
     thing = textured(1)

@@ -25,7 +25,6 @@ from insclr.retrieval.local.verification import query_parts
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.store import Store, open_store
 
-pytest.importorskip("cv2")
 MOST_BYTES = 54_408  # what SIFT's features take at most, docs/small-objects.md
 
 
@@ -44,13 +43,14 @@ def test_a_matcher_goes_with_learned_features(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with disk.pth, as it is published, disk.safetensors with the same weights, and glue.safetensors."""
-    networks = pytest.importorskip("kornia.feature", reason="kornia is not installed: insclr[learned]")
+    import kornia.feature as networks
+
     folder = tmp_path_factory.mktemp("weights")
     torch.manual_seed(0)
     disk = networks.DISK().state_dict()
     torch.save({"extractor": disk}, folder / "disk.pth")
     safetensors.torch.save_file(disk, folder / "disk.safetensors")
-    glue = networks.LightGlue(features=None, input_dim=128).state_dict()
+    glue = networks.LightGlue(features=None, input_dim=128).state_dict()  # type: ignore[arg-type]
     del glue["confidence_thresholds"]  # derived, and not in every file
     safetensors.torch.save_file(glue, folder / "glue.safetensors")
     return folder

@@ -20,8 +20,6 @@ from insclr.retrieval.local.verification import query_parts
 from insclr.retrieval.search import Match, Search, search_set
 from insclr.store import Store, open_store
 
-pytest.importorskip("cv2")
-
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
