@@ -83,7 +83,7 @@ def test_the_recipes_work_as_written(small_collection: Path, tmp_path: Path) -> 
 
 def test_the_files_that_it_names_exist() -> None:
     named = set(re.findall(r"`((?:src|tests|docs)/[^`\s]*)`", _PAGE))
-    assert "tests/retrieval/conftest.py" in named
+    assert "tests/helpers/store_fixtures.py" in named
     for path in named:
         assert "toy" in path or (_ROOT / path).exists(), path
 

@@ -25,7 +25,7 @@ from insclr.retrieval.index import (
     unchanged,
 )
 from insclr.shards import PATIENCE, Shard, left_to_do
-from insclr.store import StoreInfo, create_store, is_milvus, open_store
+from insclr.store import StoreInfo, create_store, folder_of, open_store
 
 
 def index_shard(
@@ -40,9 +40,10 @@ def index_shard(
         return index_images(describer, images, uri, **options)
     if options.pop("verify", False):
         raise UserError("--verify reads every photo in one process: leave --shard out.")
-    if is_milvus(uri):
+    folder = folder_of(uri)
+    if folder is None:
         return index_images(describer, images, uri, shard=shard, **options)
-    shares = _Shares(describer, images, Path(uri), shard)
+    shares = _Shares(describer, images, folder, shard)
     described = shares.describe(bool(options.get("regions")))
     missing = shard.complete(shares.missing)
     merged = None if missing or not shard.merges else shares.merge(options)

@@ -34,7 +34,7 @@ __all__ = [
     "StoreInfo",
     "StoreUnavailable",
     "create_store",
-    "is_milvus",
+    "folder_of",
     "new_entry",
     "open_store",
     "parse_where",
@@ -43,12 +43,14 @@ __all__ = [
 
 def open_store(uri: str | Path) -> Store:
     """Open a store: a folder, or Milvus (`http://host:19530/NAME`, or a Milvus Lite file `NAME.db`)."""
-    return _milvus()(str(uri)) if is_milvus(uri) else LocalStore(Path(uri))
+    folder = folder_of(uri)
+    return _milvus()(str(uri)) if folder is None else LocalStore(folder)
 
 
 def create_store(uri: str | Path, info: StoreInfo) -> Store:
     """Open a store for writing, making it where there is none; UserError when it is another model's."""
-    store: Store = _milvus().create(str(uri), info) if is_milvus(uri) else LocalStore.create(Path(uri), info)
+    folder = folder_of(uri)
+    store: Store = _milvus().create(str(uri), info) if folder is None else LocalStore.create(folder, info)
     try:
         store.info.refuse_other_model(info.fingerprint, store.uri)
         store.info.refuse_other_size(info.size, store.uri)
@@ -58,9 +60,9 @@ def create_store(uri: str | Path, info: StoreInfo) -> Store:
     return store
 
 
-def is_milvus(uri: str | Path) -> bool:
-    """Whether a store's address is one of Milvus; else it is a folder."""
-    return "://" in str(uri) or str(uri).endswith(".db")
+def folder_of(uri: str | Path) -> Path | None:
+    """The folder of a store with this address; None for Milvus."""
+    return None if "://" in str(uri) or str(uri).endswith(".db") else Path(uri)
 
 
 def _milvus() -> "type[MilvusStore]":

@@ -79,9 +79,9 @@ class LocalStore:
                 f"no store at {folder}: make one with `insclr index MODEL IMAGES --store {folder}`"
             )
         self.uri = str(folder)
+        self.folder = folder
         self.cache = folder / "cache"
         self.parts = folder / _PARTS
-        self._folder = folder
         self._file = folder / _ROWS
         self._lock = threading.RLock()
         self._nearest: NearestRows | None = None
@@ -119,7 +119,7 @@ class LocalStore:
     @contextmanager
     def writing(self, wait: float = 30.0) -> Iterator[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
-        with only_writer(self._folder / "writer.lock", wait):
+        with only_writer(self.folder / "writer.lock", wait):
             yield
             self._segments.pack()  # now, so that the next search need not wait for it
 

@@ -46,6 +46,8 @@ class MilvusStore:
     processes may write at once: nothing that is written depends on what was read before.
     """
 
+    folder = None
+
     def __init__(self, uri: str, server: MilvusServer | None = None) -> None:
         """Open an existing store; UserError when the server or the collection cannot be reached."""
         self.uri = uri

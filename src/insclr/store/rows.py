@@ -116,6 +116,10 @@ class Store(Protocol):
     cache: Path  # a folder for what can be made again (thumbnails)
     parts: Path  # the file of local features and the like, by the images' content
 
+    @property
+    def folder(self) -> Path | None:
+        """Where its files are; None on a server, to which several processes may write at once."""
+
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:
         """Be the only writer; UserError when another one is still busy after `wait` seconds."""
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from insclr.errors import UserError
-from insclr.store import is_milvus
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)
@@ -47,7 +46,8 @@ class Learning:
     def start(self, recipe: str = _RECIPE) -> None:
         """Begin to learn from what was said about the first store; Refused when that is not possible now."""
         home = self._served.stores[0]
-        if is_milvus(home.store.uri):
+        folder = home.store.folder
+        if folder is None:
             raise Refused(
                 409,
                 f"this store is elsewhere: run `insclr learn {home.store.uri} --out FOLDER` and serve its store",
@@ -59,7 +59,7 @@ class Learning:
         with self._lock:
             if self._state.state == "running":
                 raise Refused(409, "it is learning already")
-            out = _free_folder(Path(home.store.uri))
+            out = _free_folder(folder)
             log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has ended)
             command = [
                 sys.executable,

@@ -6,7 +6,6 @@ import sys
 import threading
 
 from insclr.feedback.proof import ENOUGH
-from insclr.store import is_milvus
 from insclr.web.served import Served
 
 _log = logging.getLogger(__name__)
@@ -24,12 +23,14 @@ class Proving:
 
     def judged(self, count: int) -> None:
         """So many results were judged for every store: write the report if it is time."""
-        uris = [one.store.uri for one in self._served.stores]
+        stores = [one.store for one in self._served.stores]
+        uris = [store.uri for store in stores]
         with self._lock:
             store, told = self._told
             told = told if store == uris[0] else 0
             busy = self._process is not None and self._process.poll() is None
-            if busy or count < ENOUGH or count < told + _EVERY or any(map(is_milvus, uris)):
+            on_server = any(store.folder is None for store in stores)
+            if busy or count < ENOUGH or count < told + _EVERY or on_server:
                 return
             # -P: modules never come from the folder that the server was started in.
             command = [sys.executable, "-P", "-m", "insclr", "answers", "proof", uris[0]]
