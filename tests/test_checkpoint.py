@@ -62,7 +62,7 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     assert load_latest(tmp_path / "round-1") is None
 
 
-def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, 10, {"step": 10}, keep=2)
 
     def full(*_: object) -> None:

@@ -121,7 +121,7 @@ def test_a_read_only_store_is_searched_but_not_written(
     assert "cannot be written" in said
 
 
-def test_a_read_only_store_with_unfinished_writes_says_what_to_do(
+def test_a_read_only_store_with_unfinished_writes_reports_what_to_do(
     small_collection: Path, made: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(made / "store", disk / "store")

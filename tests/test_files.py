@@ -151,7 +151,7 @@ def test_a_folder_is_never_absent_while_it_is_replaced(tmp_path: Path) -> None:
     ],
     ids=["safetensors now", "safetensors 0.5"],
 )
-def test_what_safetensors_says_of_a_disk_is_an_os_error(said: str, tmp_path: Path) -> None:
+def test_a_disk_error_from_safetensors_is_an_os_error(said: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Read-only") as raised, whole_file(tmp_path / "model"):
         raise RuntimeError(said)
     assert raised.value.errno == errno.EROFS

@@ -87,7 +87,7 @@ def test_index_search_and_serve(photos: Path, tmp_path: Path, capsys: pytest.Cap
         assert found[0]["path"] == "phone.heic"
 
 
-def test_train_learns_from_them_and_says_what_it_left_out(
+def test_train_learns_from_them_and_reports_what_it_left_out(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = [

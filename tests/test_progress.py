@@ -17,7 +17,7 @@ def _wait() -> None:
     time.sleep(0.4)
 
 
-def test_off_a_terminal_a_bar_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_bar_prints_its_position(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar("describing", 601, done=100) as bar:
         bar.advance(32)
         _wait()
@@ -26,7 +26,7 @@ def test_off_a_terminal_a_bar_says_where_it_is(capsys: pytest.CaptureFixture[str
     assert all(line.startswith("describing: 132 of 601, ") and line.endswith(" left") for line in shown)
 
 
-def test_a_stage_without_a_count_says_how_long_it_has_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_without_a_count_prints_its_elapsed_time(capsys: pytest.CaptureFixture[str]) -> None:
     with working("indexing"), progress_bar("describing", 8):
         _wait()
     assert "indexing: 0 s so far · describing: 0 of 8" in capsys.readouterr().err
@@ -54,7 +54,7 @@ def test_a_bar_takes_a_new_total(capsys: pytest.CaptureFixture[str]) -> None:
     assert "training: 0 of 300" in capsys.readouterr().err
 
 
-def test_of_several_ranks_only_the_first_speaks(
+def test_of_several_ranks_only_the_first_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")

@@ -54,7 +54,7 @@ def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> N
     assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
 
 
-def test_a_system_without_fork_is_told_where_it_runs(
+def test_a_system_without_fork_gets_a_message_with_the_systems_that_work(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "fork")  # as on Windows
@@ -113,7 +113,7 @@ def test_weights_are_taken_wherever_a_model_is_named(
     assert not np.allclose(used, other, atol=0.01)
 
 
-def test_a_device_that_is_not_there_is_told_by_every_command_that_describes(
+def test_every_command_that_describes_reports_a_missing_device(
     small_collection: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -152,7 +152,7 @@ def test_a_users_mistake_is_one_message_and_status_2(
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_are_listed_and_printed_with_their_knobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_are_listed_and_printed_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "paper-gldv2" in call(capsys, "recipes")[1]
     printed = call(capsys, "recipes", "paper-gldv2")[1]
     assert re.search(r"^steps = 60000 +# iterations", printed, re.MULTILINE)
@@ -174,7 +174,7 @@ def test_evaluate_prints_and_writes_the_numbers(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
+def test_a_stopped_command_reports_what_is_kept_and_shows_no_traceback(
     small_collection: Path, tmp_path: Path, sent: signal.Signals
 ) -> None:
     images = tmp_path / "list.txt"  # enough for some seconds of work
@@ -206,7 +206,7 @@ def test_a_stopped_command_says_what_is_kept_and_shows_no_traceback(
     assert "Traceback" not in said
 
 
-def test_a_stopped_training_says_what_the_run_folder_keeps(small_collection: Path, tmp_path: Path) -> None:
+def test_a_stopped_training_reports_what_the_run_folder_keeps(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     long = ("--set", "rounds.steps=100000", "--set", "rounds.epochs=0", "--set", "checkpoint_every=5")
     small: tuple[str, ...] = (

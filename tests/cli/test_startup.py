@@ -47,7 +47,7 @@ def store(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def store_of_two_looks(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store_of_two_views(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a model as `fast` leaves it for photos that are large enough."""
     folder = tmp_path_factory.mktemp("two-looks")
     recipe = load_recipe("fast", ("descriptor.size=224", "descriptor.zoom=0.7"))
@@ -58,7 +58,7 @@ def store_of_two_looks(small_collection: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("engine", ["auto", "onnx"])
-@pytest.mark.parametrize("name", ["store", "store_of_two_looks"])
+@pytest.mark.parametrize("name", ["store", "store_of_two_views"])
 def test_a_search_loads_no_more_than_it_needs(
     request: pytest.FixtureRequest, small_collection: Path, name: str, engine: str
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_search_in_python_loads_no_torch(store: Path, small_collection: Path) 
         ("search --frobnicate", "No such option"),
     ],
 )
-def test_a_usage_error_is_told_before_anything_heavy_is_loaded(
+def test_a_usage_error_is_reported_before_anything_heavy_is_loaded(
     store: Path, small_collection: Path, arguments: str, expected: str
 ) -> None:
     photo = small_collection / "thing3-1.png"

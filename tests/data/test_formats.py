@@ -41,7 +41,7 @@ def test_photos_of_phones_are_read_upright(tmp_path: Path, suffix: str, orientat
     assert alike(read, expected) > 0.99
 
 
-def test_a_broken_heic_says_so(tmp_path: Path) -> None:
+def test_a_broken_heic_is_reported(tmp_path: Path) -> None:
     save_as(photo(320, 240), tmp_path / "a.heic")
     content = (tmp_path / "a.heic").read_bytes()
     for broken in (content[:40], content[: len(content) // 2], content[:60] + b"\xff" * 200):
@@ -80,7 +80,7 @@ def test_a_raw_photo_without_a_preview_is_developed_at_half_its_size(tmp_path: P
     assert alike(read, drawn) > 0.8  # other colours and brightness, the same picture
 
 
-def test_what_is_no_raw_photo_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_raw_photo_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.nef").write_bytes(b"II*\0" + b"\0" * 100)
     with pytest.raises(BadImage, match="corrupt RAW file"):
         decode(tmp_path / "a.nef")
@@ -140,7 +140,7 @@ def test_what_is_not_read_is_counted_by_kind(
     assert "2 other files" in lines
 
 
-def test_a_folder_of_nothing_but_videos_says_what_to_install(
+def test_a_folder_of_videos_alone_gets_a_message_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")

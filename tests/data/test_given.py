@@ -25,7 +25,7 @@ def test_a_query_photo_in_memory_has_no_hash() -> None:
     assert (photo.hash, photo.picture(None).getpixel((0, 0))) == ("", (7, 7, 7))
 
 
-def test_a_query_photo_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_query_photo_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UnreadableQuery, match=r"none\.png cannot be searched for: file not found"):
         QueryPhoto(tmp_path / "none.png")
     (tmp_path / "bad.png").write_bytes(b"nothing")

@@ -41,7 +41,7 @@ def test_a_cut_file_and_one_of_another_version_are_not_there(
     assert cache.read("graph") is None
 
 
-def test_a_folder_that_takes_no_files_is_told_once_and_done_without(
+def test_a_read_only_cache_folder_is_reported_once_and_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")

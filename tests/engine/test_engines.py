@@ -175,9 +175,7 @@ def test_the_last_layer_is_not_in_a_graph(model: Model) -> None:
     )
 
 
-def test_an_engine_that_is_missing_is_told_or_passed_over(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_engine_is_reported_or_skipped(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="There is no engine 'tpu'"):
         require_engine("tpu", "auto")
     with pytest.raises(UserError, match="There is no device 'tpu'"):

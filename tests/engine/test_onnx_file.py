@@ -42,7 +42,7 @@ def test_an_exported_model_describes_images_of_any_size(
         np.testing.assert_allclose(descriptor, expected, rtol=0, atol=1e-5)
 
 
-def test_the_file_says_what_it_is(model: Model, tmp_path: Path) -> None:
+def test_the_file_describes_itself(model: Model, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
     assert "drawn test images" in str(write_onnx(model, out))
     graph = onnx.load(out)
@@ -63,7 +63,7 @@ def test_int8_needs_photos_that_can_be_read(model: Model, tmp_path: Path) -> Non
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_a_model_that_no_graph_expresses_is_told(tmp_path: Path) -> None:
+def test_a_model_that_no_graph_expresses_is_reported(tmp_path: Path) -> None:
     recipe = Recipe(
         network=NetworkRecipe(backbone="vit_tiny_patch16_224", dim=8),
         descriptor=DescriptorRecipe(size=96, fit="square"),

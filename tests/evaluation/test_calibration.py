@@ -92,7 +92,7 @@ def test_agrees_with_a_slow_implementation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("views", "spread"), [(4, 0.3), (12, 0.5), (30, 0.7)])
-def test_answers_make_the_score_mean_what_it_says(views: int, spread: float) -> None:
+def test_answers_calibrate_the_score(views: int, spread: float) -> None:
     rows, labels = collection(40, views, spread)
     measured, answered = measure_calibration(rows, labels)
     assert answered.ece <= 0.08

@@ -181,7 +181,7 @@ def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
     store.close()
 
 
-def test_every_kind_of_entry_can_be_told_in_words() -> None:
+def test_every_kind_of_entry_has_a_description() -> None:
     paths = {"q": "cup.jpg"}
     told = [
         saying.describe_entry(entry, paths)

@@ -40,7 +40,7 @@ def test_what_is_the_same_leaves_likes_behind_that_are_known_to_be_different() -
     assert known.tolist() == [0, 0, 0, 0, 1]
 
 
-def test_a_stray_image_does_not_bring_two_things_together() -> None:
+def test_an_unassigned_image_does_not_join_two_things() -> None:
     groups = np.array([0, 0, 0, 0, 1, 1, 1])
     # 0 and 1 are one thing; 3 lies among them, but is known to be what 4 and 5 are. Nobody compared the two things.
     known = join_known(groups, np.array([0, 0, 2, 3, 3, 3, 6]), [])

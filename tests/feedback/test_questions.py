@@ -60,7 +60,7 @@ def test_an_unexpected_join_is_asked_about_again_with_another_image_until_it_is_
     assert questions.screen() is None
 
 
-def test_a_stray_image_speaks_for_no_group_and_takes_none_along() -> None:
+def test_an_unassigned_image_represents_no_group_and_moves_none() -> None:
     rows, near = instances(2, 8, 0.15)
     rows[15] = rows[0]  # shows the second instance and looks like the first
     near[15], near[0] = np.roll(near[0], 1), near[0]
@@ -77,7 +77,7 @@ def test_a_stray_image_speaks_for_no_group_and_takes_none_along() -> None:
     assert 8 <= questions.image_of(int(questions.group[8])) < 15
 
 
-def test_strays_that_are_one_thing_are_compared_with_what_they_lay_among() -> None:
+def test_unassigned_images_of_one_thing_are_compared_with_their_neighbours() -> None:
     rows, near = instances(2, 6, 0.15)
     questions = Questions(rows, near, KnownImages.nothing(12))
     assert len(set(questions.part[:6].tolist())) == len(set(questions.part[6:].tolist())) == 1

@@ -115,7 +115,7 @@ def test_the_page_draws_a_bar_a_method_and_the_lines_across(runs: _Runs, tmp_pat
     assert '<a href="runs/mugs/x/report.html">' in page
 
 
-def test_a_rate_that_fails_is_passed_over_and_a_rival_that_always_fails_is_told(
+def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
     runs: _Runs, tmp_path: Path
 ) -> None:
     runs.failing = {"simclr lr 0.0003": UserError("not a number")}

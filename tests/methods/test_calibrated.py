@@ -133,7 +133,7 @@ def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
     assert torch.equal(pairs.negative[2], before.negative[2])
 
 
-def test_where_mined_pairs_cannot_be_believed_only_what_people_said_is_learned(tmp_path: Path) -> None:
+def test_where_mined_pairs_are_untrusted_only_feedback_is_learned(tmp_path: Path) -> None:
     """A group of six was taught: five other positives for each of its six images, and no others at all."""
     start = seen_collection(tmp_path, spread=0.1)
     groups = torch.arange(60)

@@ -53,7 +53,7 @@ def test_clusters_are_recovered_and_retrieval_gets_better(tmp_path: Path) -> Non
     assert (same & (truth()[:, None] == truth())).sum() / same.sum() > 0.8
 
 
-def test_no_cluster_and_one_cluster_are_told(tmp_path: Path) -> None:
+def test_no_cluster_and_one_cluster_are_reported(tmp_path: Path) -> None:
     start = seen_collection(tmp_path, spread=3.0)
     with pytest.raises(UserError, match="no cluster among 60 images"):
         ClusterContrast(_SETTINGS.with_(min_images=50)).prepare(start)

@@ -41,14 +41,14 @@ def _instances(count: int = 40, each: int = 7, dim: int = 32, spread: float = 0.
     )
 
 
-def test_images_of_instances_that_stand_apart_are_believed() -> None:
+def test_pairs_of_well_separated_instances_are_trusted() -> None:
     found = _measured(*_views(_instances(), noise=0.4))
     assert found is not None
     assert found.believable
     assert found.agreement > 0.5
 
 
-def test_poses_that_run_into_each_other_are_not_believed() -> None:
+def test_pairs_of_overlapping_poses_are_untrusted() -> None:
     """Every image has neighbours, as on a sheet of poses, and no two of them form a group."""
     place = torch.rand(320, 3)
     waves = torch.randn(3, 16) * 2.0
@@ -67,7 +67,7 @@ def test_transitivity_by_hand() -> None:
     assert consistency._transitivity(pool, positive) == 3 / 4
 
 
-def test_two_views_are_no_two_halves_and_no_pair_says_nothing() -> None:
+def test_consistency_needs_four_views_and_a_pair() -> None:
     plain, views = _views(_instances(), noise=0.4)
     pool = build_pool(plain, 10)
     every = torch.ones(len(plain), 10, dtype=torch.bool)

@@ -139,7 +139,7 @@ def test_repeat_two_reaches_an_image_that_repeat_one_cannot() -> None:
         assert found.repeat[0].tolist() == expected
 
 
-def test_phi_starves_an_iteration() -> None:
+def test_phi_can_leave_an_iteration_without_positives() -> None:
     # k = 2, but phi leaves one candidate in repeat 1 and none in repeat 2: fewer than k, then nothing more.
     found = mine(at_degrees(0), at_degrees(10, 80, 120), sparsity=0.6, k=2, repeats=4)
     assert found.repeat[0].tolist() == [1, 0, 0]

@@ -65,7 +65,7 @@ def test_the_estimate_of_a_tiny_collection_is_possible() -> None:
     assert estimate_size(_pool(torch.randn(5, 4), 4)).core in (2, 3, 4)
 
 
-def test_strangers_near_a_thing_share_less_of_its_neighbourhood_than_members() -> None:
+def test_other_images_near_an_instance_share_less_of_its_neighbourhood_than_members() -> None:
     # One thing of ten pictures and a crowd around it, at cosines that overlap with the thing's own.
     features = torch.cat([_things([10], spread=0.6), _things([1] * 90, spread=0.0, seed=1)])
     ids = _pool(features, 30)

@@ -13,7 +13,7 @@ def _unit(*shape: int, seed: int = 0) -> torch.Tensor:
     return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
-def test_all_looks_at_an_image_decide_together_and_one_of_them_is_the_yardstick() -> None:
+def test_all_views_of_an_image_decide_together_and_one_of_them_is_the_reference() -> None:
     plain, views = _unit(6, 4), _unit(3, 6, 4, seed=1)
     seen = evidence(plain, views, voted=True)
     torch.testing.assert_close(seen.deciding, normalize(plain + views[0] + views[1] + views[2], dim=1))
@@ -45,7 +45,7 @@ def test_a_pair_must_come_halfway_to_an_own_view_and_as_near_as_the_worst_of_the
     assert OwnViews(strangers=0.2, own=0.8, least=0.3, shared=0.5).between(0.9) == pytest.approx(0.74)
 
 
-def test_own_views_share_what_a_literal_count_says() -> None:
+def test_own_views_share_what_a_literal_count_finds() -> None:
     plain = _unit(80, 8)
     view = normalize(plain + 0.4 * _unit(80, 8, seed=1), dim=1)
     seen = evidence(plain, view[None], voted=True)

@@ -55,13 +55,13 @@ def test_auto_takes_apple_s_gpu_where_it_is_the_best(monkeypatch: pytest.MonkeyP
         ("", "choose auto"),
     ],
 )
-def test_what_is_not_there_or_misspelt_is_told(name: str, message: str) -> None:
+def test_a_missing_or_misspelt_device_is_reported(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         pick_device(name)
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_gpu_beyond_the_last_is_told() -> None:
+def test_a_gpu_beyond_the_last_is_reported() -> None:
     with pytest.raises(UserError, match="cuda:0 to cuda:1"):
         pick_device("cuda:2")
 

@@ -37,7 +37,7 @@ def changed(good: Path, out: Path, metadata: dict[str, str], drop: str = "", **a
 
 
 @pytest.mark.parametrize("notes", ["", "{", "[]", "3", "null", '"text"', "[" * 100_000])
-def test_bad_notes_are_told(good: Path, tmp_path: Path, notes: str) -> None:
+def test_bad_notes_are_reported(good: Path, tmp_path: Path, notes: str) -> None:
     with pytest.raises(UserError, match="no recipe that can be read"):
         load_model(changed(good, tmp_path / "m", {"notes": notes}))
 
@@ -45,7 +45,7 @@ def test_bad_notes_are_told(good: Path, tmp_path: Path, notes: str) -> None:
 @pytest.mark.parametrize(
     "recipe", ["name = ", "", "x" * 1000, "[network]\ndim = 'many'", "[network]\nwhat = 1"]
 )
-def test_bad_recipes_are_told(good: Path, tmp_path: Path, recipe: str) -> None:
+def test_bad_recipes_are_reported(good: Path, tmp_path: Path, recipe: str) -> None:
     with pytest.raises(UserError):
         load_model(changed(good, tmp_path / "m", {"recipe": recipe, "format": "insclr-1"}))
     if recipe:
@@ -99,13 +99,13 @@ def test_sizes_that_no_memory_could_hold_are_refused(good: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("length", [0, 4, 8, 100, 5000])
-def test_a_cut_model_file_is_told(good: Path, tmp_path: Path, length: int) -> None:
+def test_a_cut_model_file_is_reported(good: Path, tmp_path: Path, length: int) -> None:
     (tmp_path / "m").write_bytes(good.read_bytes()[:length])
     with pytest.raises(UserError, match="not a whole model file"):
         load_model(tmp_path / "m")
 
 
-def test_a_giant_header_is_told(tmp_path: Path) -> None:
+def test_a_giant_header_is_reported(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes((2**60).to_bytes(8, "little") + json.dumps({}).encode())
     with pytest.raises(UserError, match="not a whole model file"):
         load_model(tmp_path / "m")

@@ -29,7 +29,7 @@ def true_recall(pool: Pool, exact: Pool) -> float:
 
 @pytest.mark.parametrize("block_bytes", [2**18, 2**28])
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16])
-def test_most_neighbours_are_found_and_the_share_is_told(block_bytes: int, stored: torch.dtype) -> None:
+def test_most_neighbours_are_found_and_the_share_is_reported(block_bytes: int, stored: torch.dtype) -> None:
     features = things(0, 5000).to(stored)
     pool = build_pool(features, 30, approximate=True, block_bytes=block_bytes)
     recall = true_recall(pool, build_pool(features, 30))

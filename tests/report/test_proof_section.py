@@ -12,7 +12,7 @@ from insclr.retrieval.index import index_images
 from insclr.store import open_store
 
 
-def test_after_thirty_judged_results_the_report_says_how_precise_search_is(tmp_path: Path) -> None:
+def test_after_thirty_judged_results_the_report_gives_the_precision_of_search(tmp_path: Path) -> None:
     run = make_run(tmp_path, labelled=False)
     draw_things(tmp_path / "drawn", 5, 8)
     describer = HistogramDescriber()

@@ -71,7 +71,7 @@ def test_tiles_say_what_was_right_wrong_and_missed(tmp_path):
     assert len(page.having_class("badge")) == 2
 
 
-def test_an_anchor_without_mined_images_is_told_only_where_the_method_mines(tmp_path):
+def test_an_anchor_without_mined_images_is_reported_only_where_the_method_mines(tmp_path):
     run = make_run(tmp_path)
     nothing = [inspection(True)["tuples"][0] | {"mined": []}]
     for positives, told in ((1.5, 1), (0.0, 0)):
@@ -87,7 +87,7 @@ def test_calibrated_numbers_come_with_their_reason(tmp_path):
     assert "Round 1: something < else" in page.text
 
 
-def test_settings_are_told_with_the_comment_of_the_recipe(tmp_path):
+def test_settings_are_shown_with_the_comment_of_the_recipe(tmp_path):
     page = Page(report(make_run(tmp_path)))
     calibrated, fixed = page.text.split("Settings that the recipe fixed")
     assert "a negative counts only above this" in calibrated  # margin = "auto"
@@ -121,7 +121,7 @@ def test_the_inspector_shows_the_start_and_the_state_after_each_round(tmp_path):
     assert re.findall(r'aria-label="(Start|After round \d)"', report(run)) == moments()
 
 
-def test_the_mixing_with_the_start_is_told_once_it_was_done(tmp_path):
+def test_the_average_with_the_initial_fc_is_reported_once_it_is_done(tmp_path):
     for folder, kept, finished, told in (("a", 0.6, True, 1), ("b", 0.6, False, 0), ("c", 0.0, True, 0)):
         (tmp_path / folder).mkdir()
         run = make_run(tmp_path / folder, kept=kept, finished=finished)
@@ -288,5 +288,5 @@ def test_what_was_measured_of_the_model_comes_before_what_was_measured_along_tra
     assert f"Before: x < y. Now: {sentence}." in people
 
 
-def test_who_has_measured_nothing_is_told_how(tmp_path):
+def test_a_report_without_measurements_explains_how_to_measure(tmp_path):
     assert "judge 30 results on the Teach page" in Page(report(make_run(tmp_path, labelled=False))).text

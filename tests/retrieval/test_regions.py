@@ -153,7 +153,7 @@ def test_regions_go_with_their_photo_and_with_its_old_content(store: Store) -> N
     assert [len(one.boxes) for one in store.regions(ids)] == [0, 0, 2]
 
 
-def test_searching_regions_of_a_store_without_them_says_what_to_do(store: Store) -> None:
+def test_searching_regions_of_a_store_without_them_reports_what_to_do(store: Store) -> None:
     store.upsert(images(3), unit(3, 8))
     with pytest.raises(UserError, match=r"has no regions: make them with `insclr index .* --regions`"):
         search_set(store, unit(1, 8), Search(ranking="regions"))

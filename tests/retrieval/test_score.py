@@ -134,7 +134,7 @@ def test_the_calibration_is_kept_and_made_anew_when_the_rows_change(tmp_path: Pa
     assert calibrate_store(store).rows == 300
 
 
-def test_a_store_of_an_older_version_answers_and_says_so(
+def test_a_store_of_an_older_version_answers_and_reports_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = store_of(things(30, 10, 0.4)[0], tmp_path / "s")

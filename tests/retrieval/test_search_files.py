@@ -99,7 +99,7 @@ def test_the_command_gives_a_json_line_for_each_photo_of_a_list(
     assert "error" in lines[0]
 
 
-def test_mistakes_are_told(store: Path, small_collection: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported(store: Path, small_collection: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"nothing")
     photo = small_collection / "thing1-0.png"
     for arguments, message in (
@@ -187,7 +187,7 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
         ("one,other,same\nthing3-0.png,nowhere.png,yes\n", r"line 2: nowhere.png is not in"),
     ],
 )
-def test_answers_that_make_no_sense_are_told(
+def test_invalid_answers_are_reported(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
     (tmp_path / "answers.csv").write_text(content, errors="surrogateescape")
@@ -212,7 +212,7 @@ def test_evaluate_reports_the_score_of_a_small_collection(
     assert "<svg" in page.read_text()
 
 
-def test_the_help_says_what_every_re_ranker_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_describes_every_re_ranker(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("search", "evaluate"):
         said = _answer(capsys, command, "--help")[1]
         assert all(f"{name}:" in said for name in RERANKERS)

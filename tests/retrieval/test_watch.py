@@ -111,7 +111,7 @@ def test_a_changed_photo_is_described_again_and_columns_of_others_stay(tmp_path:
     assert rows["0/0.png"].image.columns == {"room": "attic"}
 
 
-def test_an_unreadable_file_is_told_once(watcher: Watcher, folder: Path) -> None:
+def test_an_unreadable_file_is_reported_once(watcher: Watcher, folder: Path) -> None:
     (report,) = told(watcher, lambda: (folder / "bad.png").write_bytes(b"no photo"), *[nothing] * 4)
     assert isinstance(report, IndexReport)
     assert [path for path, _ in report.skipped] == ["bad.png"]
@@ -123,7 +123,7 @@ def test_rows_of_vanished_files_stay(watcher: Watcher, folder: Path) -> None:
     assert "0/0.png" in paths(watcher)
 
 
-def test_a_folder_that_goes_away_is_told_once_and_waited_for(
+def test_a_folder_that_disappears_is_reported_once_and_awaited(
     watcher: Watcher, folder: Path, tmp_path: Path
 ) -> None:
     away = tmp_path / "away"
@@ -187,7 +187,7 @@ def test_a_new_store_needs_a_model(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_the_command_indexes_what_arrives_and_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
+def test_the_command_indexes_new_files_and_ctrl_c_reports_what_is_kept(tmp_path: Path) -> None:
     folder, store = tmp_path / "images", tmp_path / "store"
     draw_things(folder, 1, 2)
     command = [sys.executable, "-m", "insclr", "watch", str(folder), "--store", str(store), "--every", "0.2"]

@@ -41,7 +41,7 @@ def test_the_card_tells_recipe_digest_data_use_and_licence(small_model: Path) ->
     assert "insclr pull alice/things --out model.safetensors" in card
 
 
-def test_what_was_learned_from_labels_and_what_was_left_out_is_told() -> None:
+def test_the_card_lists_what_was_learned_from_labels_and_what_was_left_out() -> None:
     data = TrainingData(1000, 3, "this model was TRAINED WITH LABELS")
     assert data.sentence() == (
         "1,000 images of a private collection, 3 of them left out as unreadable. They are not published. "

@@ -113,7 +113,7 @@ def test_the_example_of_pull_is_true(
         ("hf_alice", {}, "alice/a--b", "not the name of a repository"),
     ],
 )
-def test_a_push_that_fails_says_why_in_one_sentence(
+def test_a_push_that_fails_gives_the_reason_in_one_sentence(
     hub: HubServer,
     small_model: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +158,7 @@ def test_what_is_not_ours_to_share_is_refused(hub: HubServer, tmp_path: Path) ->
         ("unreachable", "The hub cannot be reached"),
     ],
 )
-def test_a_pull_that_fails_says_why_and_leaves_what_was_there(
+def test_a_pull_that_fails_gives_the_reason_and_changes_nothing(
     hub: HubServer,
     small_model: Path,
     tmp_path: Path,

@@ -136,7 +136,7 @@ def test_two_writers_keep_each_others_columns_and_change_the_version(
 
 
 @pytest.mark.parametrize("missing", ["notes", "index"])
-def test_a_half_made_store_says_so_and_is_completed(milvus_uri: str, missing: str) -> None:
+def test_a_half_made_store_is_reported_and_completed(milvus_uri: str, missing: str) -> None:
     create_store(milvus_uri, INFO).close()
     server = MilvusServer(milvus_uri)
     client = server._client
@@ -166,7 +166,7 @@ def test_an_older_server_is_refused(lite_uri: str, monkeypatch: pytest.MonkeyPat
         open_store(lite_uri)
 
 
-def test_what_a_server_says_is_told_without_its_stack_trace(
+def test_an_error_of_the_server_is_reported_without_its_stack_trace(
     lite_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pymilvus.exceptions import MilvusException
@@ -232,7 +232,9 @@ def test_a_server_that_asks_for_a_password(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_server_that_takes_no_more_writes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_takes_no_more_writes_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = RealServer(
         tmp_path, **{"quotaAndLimits.enabled": True, "quotaAndLimits.limitWriting.forceDeny": True}
     )

@@ -172,7 +172,7 @@ def test_notes_are_kept_with_the_rows(store: Store, uri: str) -> None:
     assert open_store(uri).note("calibration") == "b"
 
 
-def test_no_store_says_how_to_make_one(tmp_path: Path, milvus_uri: str) -> None:
+def test_a_missing_store_is_reported_with_how_to_make_one(tmp_path: Path, milvus_uri: str) -> None:
     for uri in (str(tmp_path / "nowhere"), str(tmp_path), milvus_uri):
         with pytest.raises(UserError, match=r"no store at .*insclr index"):
             open_store(uri)
@@ -234,7 +234,7 @@ def test_a_broken_database_is_named(tmp_path: Path) -> None:
         open_store(tmp_path)
 
 
-def test_a_second_writer_waits_and_then_says_so(tmp_path: Path) -> None:
+def test_a_second_writer_waits_and_then_fails(tmp_path: Path) -> None:
     store, other = create_store(tmp_path / "s", INFO), open_store(tmp_path / "s")
     with store.writing():
         began = time.monotonic()

@@ -265,7 +265,9 @@ def test_the_tuples_of_a_batch_are_dealt_out_whole() -> None:
         Ranks(world=4).share(3)
 
 
-def test_a_rank_that_does_not_see_the_files_says_so(small_collection: Path, tmp_path: Path) -> None:
+def test_a_rank_that_does_not_see_the_files_fails_with_a_message(
+    small_collection: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match="sees none of the images"):
         require_visible(ImageList(tmp_path, ("a.jpg", "b.jpg")))
     require_visible(list_images(small_collection))

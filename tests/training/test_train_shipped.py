@@ -22,7 +22,7 @@ from insclr.training.features import pooled_features
 from insclr.training.train import train
 
 
-def test_what_ships_goes_through_all_its_rounds(small_collection: Path, tmp_path: Path) -> None:
+def test_the_shipped_recipe_runs_all_its_rounds(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     labels = small_collection / "labels.csv"
     train(small_collection, run, "default", changes=SHIPPED, labels=labels)
@@ -123,7 +123,7 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
     [("default", SHIPPED), ("fast", (*SHIPPED[:-1], "network.initial_fc=pca"))],
     ids=["default", "another start"],
 )
-def test_what_people_said_is_learned_alone_where_mined_pairs_are_not_believed(
+def test_feedback_alone_is_learned_where_mined_pairs_are_untrusted(
     recipe: str,
     changes: tuple[str, ...],
     small_collection: Path,

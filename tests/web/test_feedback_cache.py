@@ -39,7 +39,7 @@ def test_names_of_results_do_not_wait_for_what_takes_long_to_make(
             making.result()
 
 
-def test_names_of_those_that_joined_by_their_score_are_told_once_the_gallery_was_made(
+def test_names_of_photos_that_joined_by_score_appear_once_the_gallery_is_built(
     collection: ServedStore,
 ) -> None:
     rows = collection.store.rows_by_path()

@@ -83,7 +83,7 @@ def test_an_uploaded_photo_is_politely_asked_for_again(page: Page, root: Path) -
     assert paths[0] == "1/1.png"
 
 
-def test_a_shared_address_of_an_uploaded_photo_says_so(page: Page) -> None:
+def test_a_shared_address_of_an_uploaded_photo_asks_for_the_photo(page: Page) -> None:
     assert page.open("?uploaded=1&where=year+%3E+2001")
     assert "The photo of this search was only in the page" in page.one("#notice").text
 
@@ -132,7 +132,7 @@ def test_nonsense_in_the_address_is_left_out(page: Page, query: str) -> None:
     assert not page.all(".problem")
 
 
-def test_the_address_of_a_photo_that_is_gone_says_so(page: Page) -> None:
+def test_the_address_of_a_deleted_photo_shows_a_message(page: Page) -> None:
     page.open("?photo=0:424242")
     assert "This photo is no longer there" in page.one(".problem").text
     assert not page.all(".tile")

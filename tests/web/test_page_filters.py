@@ -99,7 +99,7 @@ def test_the_written_language_stays_and_slash_leads_there(page: Page) -> None:
         ("colour = red", "No column 'colour'"),
     ],
 )
-def test_a_mistake_replaces_the_results_and_says_what_to_do(page: Page, written: str, said: str) -> None:
+def test_a_mistake_replaces_the_results_by_what_to_do(page: Page, written: str, said: str) -> None:
     assert page.all(".tile")
     page.keys("/")
     page.after(lambda: page.one("#where").send_keys(written, Keys.ENTER))

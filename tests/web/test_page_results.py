@@ -78,7 +78,7 @@ def test_the_query_itself_is_marked_and_not_counted(banded: Page) -> None:
     assert [one for one in banded.all(".tile") if "your photo" in one.text] == [own]
 
 
-def test_copies_are_one_tile_and_can_be_looked_at(banded: Page) -> None:
+def test_copies_are_one_tile_and_can_be_opened(banded: Page) -> None:
     assert banded.all(".tile")[1].find_element("css selector", ".badge.copies").text == "+3"
     banded.open_viewer(1)
     assert banded.one("#copies-title").text == "3 near-identical copies"
@@ -96,7 +96,7 @@ def test_names_of_things_stand_on_their_photos(banded: Page) -> None:
     assert "Blue vase" in banded.one("#facts").text
 
 
-def test_the_answer_says_the_bands_by_itself(page: Page, root: Path) -> None:
+def test_the_answer_contains_the_bands(page: Page, root: Path) -> None:
     page.upload(root / "2" / "3.png")
     names = page.script("return [...document.querySelectorAll('.band')].map((one) => one.dataset.band)")
     assert names[0] == "sure"
@@ -202,7 +202,7 @@ def test_a_finger_draws_a_box_after_saying_so(page: Page, root: Path) -> None:
         assert page.one("#mark").get_attribute("aria-pressed") == "false"
 
 
-def test_the_page_says_what_its_buttons_do(page: Page, root: Path) -> None:
+def test_the_page_labels_its_buttons(page: Page, root: Path) -> None:
     page.upload(root / "0" / "0.png")
     for button in page.all("header.bar button, header.bar a, .band.sure .tile button"):
         assert button.accessible_name, button.get_attribute("outerHTML")

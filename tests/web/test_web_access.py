@@ -55,7 +55,7 @@ def test_a_post_of_another_site_is_refused(
         ("/metrics", "cross-site", 403),
     ],
 )
-def test_what_a_browser_says_of_its_reason_is_believed(
+def test_fetch_metadata_of_the_browser_is_trusted(
     collection: ServedStore, path: str, site: str, status: int
 ) -> None:
     with client_of(collection) as client:

@@ -348,7 +348,7 @@ def test_new_rows_show_up_without_a_restart(
     pytest.fail("the new picture was never found")
 
 
-def test_mistakes_in_starting_are_told(collection: ServedStore, tmp_path: Path) -> None:
+def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no store at"):
         open_served([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="one store or two"):

@@ -102,7 +102,7 @@ def test_many_flat_pictures_in_one_request_take_no_memory(server: Server) -> Non
     assert highest - before < 700_000_000
 
 
-def test_when_full_it_says_when_to_come_back_and_rows_are_still_found(server: Server, slow: bytes) -> None:
+def test_a_full_server_sends_retry_after_and_rows_are_still_found(server: Server, slow: bytes) -> None:
     statuses: list[int] = []
     retry: list[str] = []
 

@@ -111,7 +111,7 @@ def test_other_files_have_no_kind(head: bytes) -> None:
     assert media_type(head) == ""
 
 
-def test_the_folder_is_told_only_on_the_same_machine(collection: ServedStore) -> None:
+def test_the_folder_is_shown_only_on_the_same_machine(collection: ServedStore) -> None:
     def folder(**settings: Any) -> str:
         with client_of(collection, **settings) as client:
             return client.get("/api/about").json()["stores"][0]["folder"]

@@ -130,7 +130,7 @@ def test_nonsense_is_refused_and_leaves_nothing(
     assert collection.store.journal() == []
 
 
-def test_another_site_or_a_stranger_without_the_token_cannot_say_anything(collection: ServedStore) -> None:
+def test_another_site_or_a_client_without_the_token_cannot_write(collection: ServedStore) -> None:
     with client_of(collection, token="secret-token") as client:
         assert client.get(f"{BASE}/things").status_code == 401
         assert client.post(f"{BASE}/teach/learn").status_code == 401
@@ -186,7 +186,7 @@ def test_a_contradiction_is_shown_with_its_chain_and_can_be_taken_back(client: T
     assert client.get(f"{BASE}/teach/screen").json()["contradictions"] == []
 
 
-def test_the_proof_speaks_after_thirty_judged_results(client: TestClient) -> None:
+def test_the_proof_appears_after_thirty_judged_results(client: TestClient) -> None:
     answer = client.get(f"{BASE}/teach/sample").json()
     assert answer["judged"] == 0
     for number in range(30):

@@ -103,7 +103,9 @@ def test_a_verified_search_gives_points_and_boxes(
     assert "geometric" not in client.get("/api/about").json()["rerankers"]
 
 
-def test_a_store_without_local_features_says_what_to_do(client: TestClient, collection: ServedStore) -> None:
+def test_a_store_without_local_features_reports_what_to_do(
+    client: TestClient, collection: ServedStore
+) -> None:
     kept = LocalFeatureDatabase(collection.store.parts)
     kept.drop(kept.hashes("sift"))
     kept.close()

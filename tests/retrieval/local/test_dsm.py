@@ -31,7 +31,7 @@ def unit(count: int, seed: int = 0) -> np.ndarray:
 PLACES = [(x, y) for x in range(1, 8, 2) for y in range(0, 8, 2)]  # 16 cells
 
 
-def test_a_scale_and_a_shift_are_found_among_strays() -> None:
+def test_a_scale_and_a_shift_are_found_among_wrong_matches() -> None:
     # Half as large, moved by 3 cells right and 2 down; and as many cells that match by chance.
     moved = [(x // 2 + 3, y // 2 + 2) for x, y in PLACES]
     strays = [(int(x), int(y)) for x, y in np.random.default_rng(1).integers(0, SIDE, (8, 2))]

@@ -37,7 +37,7 @@ def test_a_turned_thing_is_found(angle: int) -> None:
     assert (turn + angle + 180) % 360 - 180 == pytest.approx(0, abs=3)  # PIL turns the other way
 
 
-def test_a_box_in_the_query_says_what_the_thing_is() -> None:
+def test_a_box_in_the_query_selects_the_thing() -> None:
     thing = textured(3)
     query = placed(thing, 0, 1.0, (20, 30), seed=5)
     photo = placed(thing, 0, 0.5, (300, 300), seed=6)
@@ -187,7 +187,7 @@ def test_inliers_lift_a_result_and_without_any_the_order_stays() -> None:
     ).tolist() == [2, 1, 0]
 
 
-def test_without_opencv_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opencv_one_sentence_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 

@@ -28,7 +28,9 @@ from insclr.store import Store, open_store
 MOST_BYTES = 54_408  # what SIFT's features take at most, docs/small-objects.md
 
 
-def test_without_kornia_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kornia_the_message_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "kornia.feature", None)
     with pytest.raises(UserError, match=r"pip install 'insclr\[learned\]'"):
         open_extractor(str(tmp_path / "disk.pth"))
@@ -190,7 +192,7 @@ def test_another_extractor_makes_all_features_anew(
     assert store_extractor(store).table == "sift"
 
 
-def test_weights_that_are_gone_or_others_are_said_and_can_be_told_anew(
+def test_missing_or_other_weights_are_reported_and_can_be_given_again(
     photos: Path, weights: Path, tmp_path: Path
 ) -> None:
     uri, images, mine = tmp_path / "store", list_images(photos), tmp_path / "mine.pth"

@@ -99,7 +99,7 @@ def test_missing_features_are_said_and_the_photos_keep_their_place(
     assert matches[0].path == "with.png"
 
 
-def test_a_store_without_any_says_what_to_do(photos: Path, uri: str) -> None:
+def test_a_store_without_any_reports_what_to_do(photos: Path, uri: str) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri)
     store = open_store(uri)
     with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local"):
@@ -122,7 +122,7 @@ def test_a_query_without_points_is_answered_by_similarity(
     assert all(one.inliers is None and one.box is None for one in matches)
 
 
-def test_a_damaged_file_of_features_is_told(photos: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_of_features_is_reported(photos: Path, tmp_path: Path) -> None:
     index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local=True)
     (tmp_path / "s" / "parts.sqlite").write_bytes(b"no database at all, " * 500)
     store = open_store(tmp_path / "s")

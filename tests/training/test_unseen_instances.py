@@ -12,7 +12,7 @@ _BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "inductive.py"
 
 
 @pytest.mark.slow
-def test_things_that_were_not_there_are_found_better_than_by_the_pretrained_network(tmp_path: Path) -> None:
+def test_unseen_instances_are_found_better_than_by_the_pretrained_network(tmp_path: Path) -> None:
     draw_collection(tmp_path / "drawn", things=60, views=16, seed=3)
     command = [sys.executable, str(_BENCHMARK), str(tmp_path / "drawn" / "labels.csv")]
     done = subprocess.run(
