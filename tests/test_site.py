@@ -49,7 +49,7 @@ def test_the_reference_has_every_command_and_its_options(site: ModuleType) -> No
     for option in ("--out", "--recipe", "--minutes", "--set", "--resume", "--answers"):
         assert f"<code>{option}" in training
     assert "<code>--token " not in page  # it is hidden: a token on the command line is refused
-    assert "| `fast` | anybody's photos in minutes" in page
+    assert "| `fast` | your own photos in minutes" in page
 
 
 def test_pages_of_the_root_link_to_pages_of_the_site(site: ModuleType) -> None:

@@ -127,7 +127,7 @@ def test_labels(fuzz: Callable[..., None], tmp_path: Path) -> None:
 
 def test_recipe(fuzz: Callable[..., None], tmp_path: Path) -> None:
     flat = to_toml(load_recipe(recipe_names()[0])).encode()
-    built = b"extends = 'fast'\nseed = 1\n[each_round]\nlr = 1e-4\n[[rounds]]\ntimes = 2\nsteps = 3\n"
+    built = b"extends = 'fast'\nseed = 1\n[[rounds]]\nsteps = 3\n"
     deep = st.builds(
         lambda key, opened, times: f"{key} = {opened * times}".encode(),
         st.sampled_from(["seed", "rounds", "extends", "a." * 900 + "a"]),

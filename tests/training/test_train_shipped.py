@@ -56,8 +56,8 @@ def test_where_late_layers_learn_last_the_start_of_their_features_ships(
 ) -> None:
     recipe, run = tmp_path / "late.toml", tmp_path / "run"
     recipe.write_text(
-        'extends = "_shipped"\n[network]\nrenew_start = true\n'
-        '[[rounds]]\ntimes = 2\ntrain = "late"\nbatch_norm = "frozen"\nmethod = { name = "calibrated" }\n'
+        'extends = "fast"\n[network]\ninitial_fc_weight = 0.0\nrenew_initial_fc = true\n'
+        + 2 * '[[rounds]]\ntrain = "late"\nbatch_norm = "frozen"\nmethod = { name = "calibrated" }\n'
     )
     train(small_collection, run, recipe, changes=SHIPPED)
     shipped, start = trained_weights(run), safetensors.torch.load_file(run / "start.safetensors")

@@ -1,7 +1,8 @@
 """Recipes as TOML: named ones that come with the package, files, `extends`, `--set`, and the printed form.
 
-A named recipe (`insclr recipes`) changes some defaults, `extends` builds on another one, `--set key=value` changes
-single keys, and the run folder keeps the result as `recipe.toml`. A key that nothing reads is an error.
+A named recipe (`insclr recipes`) is one file that sets what differs from the defaults. A user's recipe may extend
+another one; `--set key=value` changes single keys; the run folder keeps the result as `recipe.toml`. A key that
+nothing reads is an error.
 """
 
 import json
@@ -28,7 +29,7 @@ from insclr.recipe.tables import Table
 
 _FOLDER = resources.files("insclr") / "recipes"
 _SIZES = ("descriptor.size", "plain_size", "augmented_size")
-_MAX_ROUNDS = 1000
+_REMOVED_KEYS = ("each_round", "of", "times")  # they repeated rounds in earlier versions
 _TABLES: dict[str, type[Table]] = {
     "network": NetworkRecipe,
     "descriptor": DescriptorRecipe,
@@ -40,8 +41,7 @@ _TABLES: dict[str, type[Table]] = {
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
     names = (entry.name for entry in _FOLDER.iterdir())
-    # A leading _ marks what only others extend.
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml") and name[0] != "_")
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, stored: bool = False) -> Recipe:
@@ -89,14 +89,26 @@ def to_toml(recipe: Recipe, comments: bool = False) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The table of a recipe, built on those that it extends: their rounds first, then its own.
+def _read(name: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The table of a recipe on top of the one that it extends: its own keys win, its rounds replace all others."""
+    if str(name) in extended_by:
+        raise UserError(f"The recipe {name} extends itself: {' -> '.join((*extended_by, str(name)))}.")
+    table = _parse(name)
+    parent = table.pop("extends", None)
+    if parent is None:
+        return table
+    if not isinstance(parent, str):
+        raise UserError(f"Recipe: extends = {parent!r} names no recipe; it takes a text.")
+    base = _read(parent, (*extended_by, str(name)))
+    for key, value in table.items():
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        base[key] = base[key] | value if both else value
+    return base
 
-    Its [each_round] changes every round that it takes over.
-    """
-    if str(name) in seen:
-        raise UserError(f"The recipe {name} is made of itself: {' -> '.join((*seen, str(name)))}.")
-    if str(name) in recipe_names() or (seen and (_FOLDER / f"{name}.toml").is_file()):
+
+def _parse(name: str | Path) -> dict[str, Any]:
+    """The keys of a named recipe or a TOML file as they are written there."""
+    if str(name) in recipe_names():
         text = (_FOLDER / f"{name}.toml").read_text()
     elif Path(name).is_file():
         try:
@@ -108,62 +120,9 @@ def _read(name: str | Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
             f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(recipe_names())}."
         )
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except ValueError as error:  # a number of thousands of digits is one too, and no TOMLDecodeError
         raise UserError(f"The recipe {name} is not valid TOML: {error}.") from error
-    rounds = table.get("rounds", [])
-    if not isinstance(rounds, list) or not all(isinstance(one, Mapping) for one in rounds):
-        raise UserError("Recipe: rounds must be a list of [[rounds]] tables.")
-    here = (*seen, str(name))
-    own = [one for each in rounds for one in _written_out(each, here)]
-    each = table.pop("each_round", {})
-    if not isinstance(each, Mapping):
-        raise UserError("Recipe: each_round must be a table.")
-    parent = table.pop("extends", None)
-    if not isinstance(parent, str | None):
-        raise UserError(f"Recipe: extends = {parent!r} names no recipe; it takes a text.")
-    if parent is None and each:
-        raise UserError("Recipe: nothing reads each_round without extends: it changes the rounds taken over.")
-    base = {} if parent is None else _read(parent, here)
-    inherited = [_merged(one, _copy(each)) for one in base.get("rounds", [])]
-    if len(inherited) + len(own) > _MAX_ROUNDS:
-        raise UserError(f"The recipe {name} has more than {_MAX_ROUNDS} rounds: give it fewer.")
-    written = _merged(base, table)
-    return written | {"rounds": [*inherited, *own]} if inherited or own else written
-
-
-def _written_out(table: Mapping[str, Any], seen: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A [[rounds]] table, as many times as its `times` says.
-
-    With `of` it stands for all rounds of another recipe, and its other keys change each of them.
-    """
-    own = dict(table)
-    times, other = own.pop("times", 1), own.pop("of", None)
-    if not isinstance(other, str | None):
-        raise UserError(f"Recipe: rounds.of = {other!r} names no recipe; it takes a text.")
-    rounds = [{}] if other is None else _read(other, seen).get("rounds", [])
-    if not rounds:
-        raise UserError(f"Recipe: rounds.of = {other!r} names a recipe that has no [[rounds]] to take.")
-    most = _MAX_ROUNDS // len(rounds)
-    if not isinstance(times, int) or isinstance(times, bool) or not 1 <= times <= most:
-        raise UserError(
-            f"Recipe: rounds.times = {times!r} is not possible; it takes a whole number from 1 to {most}."
-        )
-    # Copies: a change of one round must not reach the others.
-    return [_merged(_copy(one), _copy(own)) for _ in range(times) for one in rounds]
-
-
-def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-
-
-def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in table.items():
-        known = result.get(key)
-        nested = isinstance(known, Mapping) and isinstance(value, Mapping)
-        result[key] = _merged(known, value) if nested else value  # type: ignore[arg-type]
-    return result
 
 
 def _apply(table: dict[str, Any], change: str) -> list[str]:
@@ -225,6 +184,8 @@ def _sentence(error: ValidationError) -> str:
     key = ".".join(kind)
     if fault["type"] == "extra_forbidden" and table is NetworkRecipe and kind[-1] in RENAMED_NETWORK_KEYS:
         return f"Recipe: {key} is now called network.{RENAMED_NETWORK_KEYS[kind[-1]]}. Rename the key."
+    if fault["type"] == "extra_forbidden" and kind[-1] in _REMOVED_KEYS:
+        return f"Recipe: {key} is no longer read. Write every round out as a [[rounds]] table."
     if fault["type"] == "extra_forbidden":
         return f"Recipe: unknown key {key}. {_read_here(table)}"
     if fault["type"] == "value_error":
