@@ -86,7 +86,7 @@ class TimedSource:
 
     inner: Any
     asked: list[float] = field(default_factory=list)
-    momentum: None = None
+    teacher: None = None
     averages: bool = False
 
     def batches(self, first: int, last: int) -> Iterator[Batch]:

@@ -63,8 +63,8 @@ def batch_of(method: Method, start: RoundStart, step: int = 0, scales: int = 0) 
     ids = method.sampler.step(step)
     plain = start.network.head(start.plain[ids]).detach()
     views = start.network.head(start.views[: method.needs.augmented, ids])
-    slow = views.detach() if method.needs.momentum else None
-    return Batch(ids, views, plain, (plain,) * scales, momentum=slow)
+    teacher = views.detach() if method.needs.ema_decay else None
+    return Batch(ids, views, plain, (plain,) * scales, teacher=teacher)
 
 
 def learn(method: Method, settings: Any, start: RoundStart, steps: int = 60, lr: float = 1e-2) -> None:

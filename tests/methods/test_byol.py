@@ -20,11 +20,11 @@ def test_the_loss_is_the_cosine_of_prediction_and_slow_projection_both_ways(tmp_
     batch = batch_of(method, start)
     method.heads.eval()  # running statistics, so that the order of the calls does not matter
     found = method.loss(batch, 0, torch.Generator()).loss
-    assert batch.momentum is not None
+    assert batch.teacher is not None
     total = 0.0
     for one, other in ((0, 1), (1, 0)):
         predicted = method.heads["prediction"](method.heads["projection"](batch.views[one, :, 0]))
-        target = method.heads["slow"](batch.momentum[other, :, 0])
+        target = method.heads["slow"](batch.teacher[other, :, 0])
         total -= float((normalize(predicted, dim=1) * normalize(target, dim=1)).sum(1).mean().detach())
     torch.testing.assert_close(found, torch.tensor(total / 2))
 

@@ -20,9 +20,9 @@ def test_the_loss_image_by_image_and_the_queue_after_it(tmp_path: Path) -> None:
     queue = method.state_dict()["queue"].clone()
     batch = batch_of(method, start)
     found = method.loss(batch, 0, torch.Generator())
-    assert batch.momentum is not None
+    assert batch.teacher is not None
     queries = normalize(method.heads["projection"](batch.views[0, :, 0]), dim=1)
-    keys = normalize(method.heads["slow"](batch.momentum[1, :, 0]), dim=1)
+    keys = normalize(method.heads["slow"](batch.teacher[1, :, 0]), dim=1)
     losses = []
     for query, key in zip(queries, keys, strict=True):
         logits = torch.stack([query @ key, *(query @ row for row in queue)]) / 0.2

@@ -177,8 +177,8 @@ def test_two_ranks_train_what_one_does(small_collection: Path, cache: Path, tmp_
         states[0]["method"]["queue"], states[1]["method"]["queue"], atol=2e-4, rtol=1e-3
     )
     assert torch.equal(states[0]["method"]["place"], states[1]["method"]["place"])
-    for name, value in states[0]["momentum"].items():
-        torch.testing.assert_close(states[1]["momentum"][name], value, atol=2e-4, rtol=1e-2, msg=name)
+    for name, value in states[0]["teacher"].items():
+        torch.testing.assert_close(states[1]["teacher"][name], value, atol=2e-4, rtol=1e-2, msg=name)
     expected, found = _weights(alone), _weights(shared)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-2, msg=name)

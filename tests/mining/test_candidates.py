@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import Thresholds, label_candidates, measure_thresholds
 from insclr.mining.overlap import InstanceSize, Overlap
-from insclr.mining.own_views import evidence, measure_own_views
+from insclr.mining.own_views import combine_views, measure_own_views
 from insclr.neighbours.pool import Pool, build_pool
 
 # One image with six candidates, best first: what each variant makes of them can be read off.
@@ -59,7 +59,7 @@ def _unit(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_thresholds_are_measured_on_own_views_and_come_with_their_reason() -> None:
     plain = _unit(500, 16)
-    seen = evidence(plain, normalize(plain + 0.5 * _unit(2, 500, 16, seed=1), dim=2), voted=True)
+    seen = combine_views(plain, normalize(plain + 0.5 * _unit(2, 500, 16, seed=1), dim=2), voted=True)
     pool = build_pool(seen.deciding, 40)
     own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, 12)
     found, reasons = measure_thresholds("D", own, InstanceSize(12))
@@ -69,4 +69,6 @@ def test_thresholds_are_measured_on_own_views_and_come_with_their_reason() -> No
     assert [reason.split(" = ")[0] for reason in reasons] == ["similarity", "reach", "mined", "k"]
     # With the anchor as the only witness, the same share of the way, in similarities.
     alone, _ = measure_thresholds("D-anchor", own, InstanceSize(12))
-    assert alone.mined == pytest.approx(own.strangers + 0.9 * (own.own - own.strangers))
+    assert alone.mined == pytest.approx(
+        own.random_pair_similarity + 0.9 * (own.own_view_similarity - own.random_pair_similarity)
+    )

@@ -10,14 +10,14 @@ from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import label_candidates, measure_thresholds
 from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.overlap import InstanceSize, neighbour_overlap
-from insclr.mining.own_views import evidence, measure_own_views
+from insclr.mining.own_views import combine_views, measure_own_views
 from insclr.neighbours.pool import Pool, build_pool
 
 _SIZE = InstanceSize(core=6)
 
 
 def _measured(plain: Tensor, views: Tensor) -> Consistency | None:
-    seen = evidence(plain, views, voted=True)
+    seen = combine_views(plain, views, voted=True)
     pool = build_pool(seen.deciding, 40)
     own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, _SIZE.core)
     overlap = neighbour_overlap(pool.ids, _SIZE.core)
@@ -44,7 +44,7 @@ def _instances(count: int = 40, each: int = 7, dim: int = 32, spread: float = 0.
 def test_pairs_of_well_separated_instances_are_trusted() -> None:
     found = _measured(*_views(_instances(), noise=0.4))
     assert found is not None
-    assert found.believable
+    assert found.is_enough
     assert found.agreement > 0.5
 
 
@@ -55,7 +55,7 @@ def test_pairs_of_overlapping_poses_are_untrusted() -> None:
     sheet = functional.normalize(torch.cat([(place @ waves).sin(), (place @ waves).cos()], dim=1), dim=1)
     found = _measured(*_views(sheet, noise=0.6))
     assert found is not None
-    assert not found.believable
+    assert not found.is_enough
 
 
 def test_transitivity_by_hand() -> None:
@@ -86,12 +86,12 @@ def test_a_large_collection_is_judged_by_whole_neighbourhoods(monkeypatch: pytes
     part = _measured(plain, views)
     assert whole is not None
     assert part is not None
-    assert part.believable == whole.believable
+    assert part.is_enough == whole.is_enough
     assert abs(part.agreement - whole.agreement) < 0.2
 
 
 def test_a_small_collection_must_be_more_consistent() -> None:
     # 0.25 of 300 images is less than 0.3; of 5,000 images 0.3 x 0.1 ^ 0.35 = 0.134 is enough.
-    assert not Consistency(0.5, 0.5, images=300).believable
-    assert Consistency(0.5, 0.5, images=5000).believable
-    assert not Consistency(0.25, 0.5, images=5000).believable
+    assert not Consistency(0.5, 0.5, images=300).is_enough
+    assert Consistency(0.5, 0.5, images=5000).is_enough
+    assert not Consistency(0.25, 0.5, images=5000).is_enough

@@ -8,7 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from insclr.mining.expand import Expansion, anchor_only, compact, eligible_candidates, expand
+from insclr.mining.expand import (
+    ExpandSettings,
+    Expansion,
+    anchor_only,
+    compact,
+    eligible_candidates,
+    expand,
+)
 
 
 def unit_rows(seed: int, *shape: int) -> Tensor:
@@ -82,7 +89,7 @@ def test_expansion_agrees_with_the_slow_version(
     in_query = torch.rand(tuples, slots, generator=generator) < 0.6
     in_query[:, 0] = True
     eligible = torch.rand(tuples, pool, generator=generator) < 0.8
-    found = expand(queries, in_query, candidates, eligible, **options)  # type: ignore[arg-type]
+    found = expand(queries, in_query, candidates, eligible, ExpandSettings(**options))  # type: ignore[arg-type]
     for t in range(tuples):
         repeat, score, closest = slow_expand_one(
             [q.double() for q, member in zip(queries[t], in_query[t], strict=True) if member],
@@ -106,27 +113,16 @@ def at_degrees(*angles: float) -> Tensor:
 def mine(
     queries: Tensor,
     candidates: Tensor,
-    *,
-    sparsity: float | None = None,
-    aggregate: str = "mean",
-    choose: str = "topk",
-    k: int = 1,
-    threshold: float = 0.6,
-    repeats: int = 1,
     accepted: Tensor | None = None,
+    **settings: object,
 ) -> Expansion:
     return expand(
         queries,
         torch.ones(queries.shape[:2], dtype=torch.bool),
         candidates,
         torch.ones(candidates.shape[:2], dtype=torch.bool),
-        sparsity=sparsity,
-        aggregate=aggregate,  # type: ignore[arg-type]
-        choose=choose,  # type: ignore[arg-type]
-        k=k,
-        threshold=threshold,
-        repeats=repeats,
-        accepted=accepted,
+        ExpandSettings(**({"k": 1, "repeats": 1, "threshold": 0.6} | settings)),  # type: ignore[arg-type]
+        accepted,
     )
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from insclr.mining.calibrate import random_pairs
-from insclr.mining.own_views import Evidence, OwnViews, evidence, measure_own_views
+from insclr.mining.own_views import Evidence, OwnViews, combine_views, measure_own_views
 from insclr.neighbours.pool import build_pool
 
 
@@ -15,11 +15,11 @@ def _unit(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_all_views_of_an_image_decide_together_and_one_of_them_is_the_reference() -> None:
     plain, views = _unit(6, 4), _unit(3, 6, 4, seed=1)
-    seen = evidence(plain, views, voted=True)
+    seen = combine_views(plain, views, voted=True)
     torch.testing.assert_close(seen.deciding, normalize(plain + views[0] + views[1] + views[2], dim=1))
     torch.testing.assert_close(seen.others, normalize(plain + views[1] + views[2], dim=1))
     assert torch.equal(seen.view, views[0])
-    alone = evidence(plain, views, voted=False)
+    alone = combine_views(plain, views, voted=False)
     assert torch.equal(alone.deciding, plain)
     assert torch.equal(alone.others, plain)
 
@@ -36,19 +36,25 @@ def test_a_few_looks_find_more_of_a_thing_than_one() -> None:
 
     # Each look is a noisy one: the plain image is a view like the others.
     looks = normalize(plain + 1.0 * _unit(180, 32, seed=3), dim=1)
-    assert right(evidence(looks, views, voted=True).deciding) > right(looks) + 0.05
+    assert right(combine_views(looks, views, voted=True).deciding) > right(looks) + 0.05
 
 
 def test_a_pair_must_come_halfway_to_an_own_view_and_as_near_as_the_worst_of_them() -> None:
-    assert OwnViews(strangers=0.0, own=0.8, least=0.3, shared=0.5).threshold == pytest.approx(0.4)
-    assert OwnViews(strangers=0.0, own=0.8, least=0.6, shared=0.5).threshold == pytest.approx(0.6)
-    assert OwnViews(strangers=0.2, own=0.8, least=0.3, shared=0.5).between(0.9) == pytest.approx(0.74)
+    assert OwnViews(
+        random_pair_similarity=0.0, own_view_similarity=0.8, least_similarity=0.3, shared=0.5
+    ).threshold == pytest.approx(0.4)
+    assert OwnViews(
+        random_pair_similarity=0.0, own_view_similarity=0.8, least_similarity=0.6, shared=0.5
+    ).threshold == pytest.approx(0.6)
+    assert OwnViews(
+        random_pair_similarity=0.2, own_view_similarity=0.8, least_similarity=0.3, shared=0.5
+    ).between(0.9) == pytest.approx(0.74)
 
 
 def test_own_views_share_what_a_literal_count_finds() -> None:
     plain = _unit(80, 8)
     view = normalize(plain + 0.4 * _unit(80, 8, seed=1), dim=1)
-    seen = evidence(plain, view[None], voted=True)
+    seen = combine_views(plain, view[None], voted=True)
     pool = build_pool(plain, 20)
     own = measure_own_views(seen, random_pairs(plain), pool.ids, k=5)
     shares = []
@@ -60,19 +66,19 @@ def test_own_views_share_what_a_literal_count_finds() -> None:
 
         shares.append(len(nearest(plain[i]) & nearest(view[i])) / 6)
     assert own.shared == pytest.approx(sum(shares) / 80, abs=1e-6)
-    assert own.own == pytest.approx(float((plain * view).sum(1).mean()), abs=1e-6)
-    assert own.least == pytest.approx(float((plain * view).sum(1).min()), abs=1e-6)
+    assert own.own_view_similarity == pytest.approx(float((plain * view).sum(1).mean()), abs=1e-6)
+    assert own.least_similarity == pytest.approx(float((plain * view).sum(1).min()), abs=1e-6)
 
 
 def test_views_of_some_images_measure_those_images_alone() -> None:
     plain = _unit(60, 8)
     views = normalize(plain + 0.5 * _unit(60, 8, seed=1), dim=1)
     some = torch.arange(0, 60, 3)
-    pool, strangers = build_pool(plain, 10), random_pairs(plain)
-    found = measure_own_views(Evidence(plain, views[some], plain[some], some), strangers, pool.ids, 5)
+    pool, pairs = build_pool(plain, 10), random_pairs(plain)
+    found = measure_own_views(Evidence(plain, views[some], plain[some], some), pairs, pool.ids, 5)
     own = (plain[some] * views[some]).sum(1)
-    assert found.own == pytest.approx(float(own.mean()), abs=1e-6)
-    assert found.least == pytest.approx(float(own.min()), abs=1e-6)
+    assert found.own_view_similarity == pytest.approx(float(own.mean()), abs=1e-6)
+    assert found.least_similarity == pytest.approx(float(own.min()), abs=1e-6)
     shared = []
     for image in some.tolist():
         near = [i for i in (views[image] @ plain.T).argsort(descending=True).tolist() if i != image][:5]

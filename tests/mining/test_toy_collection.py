@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from insclr.mining.expand import anchor_only, eligible_candidates, expand
+from insclr.mining.expand import ExpandSettings, anchor_only, eligible_candidates, expand
 from insclr.mining.select import query_set, select_in_batch, tuple_similarities
 from insclr.neighbours.pool import build_pool
 
@@ -59,12 +59,7 @@ class Mined:
                 members,
                 toy.features[pool.ids.long()],
                 eligible_candidates(pool.ids, tuple_ids),
-                sparsity=None,
-                aggregate="mean",
-                choose=choose,
-                k=5,
-                threshold=0.6,
-                repeats=2,
+                ExpandSettings(choose=choose, k=5, threshold=0.6, repeats=2),
             ).positives
 
         self.by_anchor, self.by_set = positives(anchor_only(in_query)), positives(in_query)

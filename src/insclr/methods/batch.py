@@ -16,8 +16,8 @@ class Batch:
     replaced: Tensor | None = None  # (T, M) bool: another image stands in for one that could not be read
     whole: "Batch | None" = None  # the tuples of all ranks, where these are one rank's
     first_tuple: int = 0  # where these begin in the whole
-    momentum: Tensor | None = (
-        None  # (V, T, M, D) of the same views by the slow copy; where the method needs it
+    teacher: Tensor | None = (
+        None  # (V, T, M, D) of the same views by the EMA teacher; where the method needs it
     )
 
     @property

@@ -17,7 +17,7 @@ class Byol(Method):
 
     def __init__(self, settings: ByolSettings) -> None:
         self.settings = settings
-        self.needs = Needs(augmented=2, momentum=settings.momentum)
+        self.needs = Needs(augmented=2, ema_decay=settings.momentum)
         self._distance = lightly("loss").NegativeCosineSimilarity()
 
     def prepare(self, start: RoundStart) -> Prepared:
@@ -34,11 +34,11 @@ class Byol(Method):
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Negative cosine of prediction and target, the mean of both ways."""
         whole = batch.global_batch
-        assert whole.momentum is not None
+        assert whole.teacher is not None
         follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)
         first, second = (self._predicted(view) for view in two_views(whole.views))
         with torch.no_grad():
-            targets = [self.heads["slow"](view) for view in two_views(whole.momentum)]
+            targets = [self.heads["slow"](view) for view in two_views(whole.teacher)]
         loss = (self._distance(first, targets[1]) + self._distance(second, targets[0])) / 2
         return OwnLoss(loss, view_similarities(batch))
 

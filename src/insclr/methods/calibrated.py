@@ -21,7 +21,7 @@ from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidat
 from insclr.mining.consistency import Consistency, measure_consistency
 from insclr.mining.expand import eligible_candidates
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
-from insclr.mining.own_views import MOST_MEASURED, Evidence, evidence, measure_own_views
+from insclr.mining.own_views import MOST_MEASURED, Evidence, combine_views, measure_own_views
 from insclr.mining.select import query_set
 from insclr.model.network import DescriptorNetwork
 from insclr.neighbours.pool import Pool
@@ -99,13 +99,13 @@ class CalibratedMethod(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Look up what was decided; what may show the same instance is nowhere a negative."""
-        anchors, everyone = batch.ids[:, 0], batch.global_batch.ids.reshape(-1)
+        anchors, batch_ids = batch.ids[:, 0], batch.global_batch.ids.reshape(-1)
         candidates, positive = self._candidates(anchors)
         selected = _selected(batch.ids, candidates, positive, batch.unreliable)
         spared = positive | self.labels.ignored[anchors.cpu()].to(positive.device)  # (T, P)
-        ignored = contains(candidates, spared, everyone)  # (T, B)
+        ignored = contains(candidates, spared, batch_ids)  # (T, B)
         if self.feedback is not None:
-            selected, ignored = _apply_feedback(self.feedback, batch.ids, everyone, selected, ignored)
+            selected, ignored = _apply_feedback(self.feedback, batch.ids, batch_ids, selected, ignored)
         pairs = label_batch(
             batch.ids,
             selected,
@@ -161,13 +161,13 @@ def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Ten
 
 
 def _apply_feedback(
-    feedback: FeedbackGroups, ids: Tensor, everyone: Tensor, selected: Tensor, ignored: Tensor
+    feedback: FeedbackGroups, ids: Tensor, batch_ids: Tensor, selected: Tensor, ignored: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The query sets (T, M) and what is ignored (T, B), corrected by what people said.
 
     A group that they spoke about is one instance; what they told apart repels, however similar it is.
     """
-    anchors, batch = ids[:, 0], everyone.expand(len(ids), -1)
+    anchors, batch = ids[:, 0], batch_ids.expand(len(ids), -1)
     known = feedback.decided.to(ids.device)[anchors][:, None]  # (T, 1)
     chosen = torch.where(known, feedback.same(anchors, ids), selected & ~feedback.different(anchors, ids))
     spared = (ignored | feedback.same(anchors, batch)) & ~feedback.different(anchors, batch)
@@ -187,7 +187,7 @@ def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *,
     own, others = [], []
     for rows in torch.arange(images).split(_BLOCK_ROWS):
         described = torch.stack([network.describe_pooled(view[rows]) for view in views])
-        seen = evidence(network.describe_pooled(plain[rows]), described, voted=voted)
+        seen = combine_views(network.describe_pooled(plain[rows]), described, voted=voted)
         deciding[rows] = seen.deciding.to(deciding.dtype)
         own.append(seen.view[measured[rows]])
         others.append(seen.others[measured[rows]])

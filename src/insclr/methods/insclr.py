@@ -19,7 +19,14 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
 from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
 from insclr.mining.calibrate import FALSE_MATCHES, exceeded_by, random_pairs
-from insclr.mining.expand import Expansion, anchor_only, compact, eligible_candidates, expand
+from insclr.mining.expand import (
+    ExpandSettings,
+    Expansion,
+    anchor_only,
+    compact,
+    eligible_candidates,
+    expand,
+)
 from insclr.mining.select import decision_similarities, query_set, select_in_batch
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
@@ -65,9 +72,9 @@ class InsclrMethod(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
         """One iteration: write the banks, select, mine, and label every pair."""
-        settings, everyone = self.settings, batch.global_batch
-        assert everyone.plain is not None
-        self.banks.write(everyone.ids, everyone.plain, everyone.augmented)
+        settings, whole = self.settings, batch.global_batch
+        assert whole.plain is not None
+        self.banks.write(whole.ids, whole.plain, whole.augmented)
         with torch.no_grad():
             selected = self._select(batch)
             uses_bank = step >= settings.bank_from
@@ -112,13 +119,15 @@ class InsclrMethod(Method):
             anchor_only(selected) if settings.variant == "D-anchor" else selected,
             self.banks.plain.read(pool_ids).to(plain.device),
             eligible,
-            sparsity=None if settings.sparsity == "off" else settings.sparsity,
-            aggregate=settings.aggregate,
-            choose=settings.choose,
-            k=settings.k,
-            threshold=settings.memory_threshold,
-            repeats=settings.repeats,
-            accepted=accepted,
+            ExpandSettings(
+                sparsity=None if settings.sparsity == "off" else settings.sparsity,
+                aggregate=settings.aggregate,
+                choose=settings.choose,
+                k=settings.k,
+                threshold=settings.memory_threshold,
+                repeats=settings.repeats,
+            ),
+            accepted,
         )
         return _Mined(pool_ids, similarities, eligible, expansion)
 

@@ -41,9 +41,7 @@ class Needs:
     scales: tuple[float, ...] = ()  # and of plain views at these multiples of the plain size
     augmented: int = 1  # in every step, so many augmented views, with gradient
     views: bool = False  # when a round begins, the features of its cached augmented views
-    momentum: float = (
-        0.0  # a slow copy of the network describes the augmented views too; its inertia, 0 = none
-    )
+    ema_decay: float = 0.0  # an EMA teacher with this decay describes the augmented views too; 0 = none
     labels: bool = False  # the true instances: only for methods that are meant to learn from labels
 
 

@@ -22,7 +22,7 @@ class Moco(Method):
 
     def __init__(self, settings: MocoSettings | PclSettings) -> None:
         self.settings = settings
-        self.needs = Needs(augmented=2, momentum=settings.momentum)
+        self.needs = Needs(augmented=2, ema_decay=settings.momentum)
 
     def prepare(self, start: RoundStart) -> Prepared:
         """Make the projection head, its slow copy and the queue, which begins with random rows as published."""
@@ -50,7 +50,7 @@ class Moco(Method):
         return projected
 
     def _info_nce(self, queries: Tensor, batch: Batch) -> Tensor:
-        slow = batch.global_batch.momentum
+        slow = batch.global_batch.teacher
         assert slow is not None
         # The network's own slow copy has moved after the last step: its head moves now.
         follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)

@@ -43,9 +43,9 @@ def label_batch(
     slots and every image of other tuples, but for copies of its own query set and what is `ignored` (T, B).
     The batch is these tuples, or `batch_tuple_ids` (T_all, M) in which these start at `first_tuple`.
     """
-    everyone = tuple_ids if batch_tuple_ids is None else batch_tuple_ids
-    batch_ids = everyone.reshape(-1)  # (B,)
-    own, own_selected = _own_slots(selected, len(everyone), first_tuple)  # (T, B) both
+    global_batch = tuple_ids if batch_tuple_ids is None else batch_tuple_ids
+    batch_ids = global_batch.reshape(-1)  # (B,)
+    own, own_selected = _own_slots(selected, len(global_batch), first_tuple)  # (T, B) both
     negative = torch.where(own, ~own_selected, ~contains(tuple_ids, selected, batch_ids))  # (T, B)
     if ignored is not None:
         negative &= ~ignored

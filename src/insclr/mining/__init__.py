@@ -1,1 +1,1 @@
-"""The heart of the paper as pure tensor functions: pool, banks, selection, expansion."""
+"""The mathematics of mining positives as pure tensor functions: the paper's, and the calibrated method's."""

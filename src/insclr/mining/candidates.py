@@ -2,7 +2,7 @@
 
 Two thresholds decide, both measured on the images' own views (`mining.own_views`): the least similarity of two
 images of one instance, and the least overlap of their neighbourhoods, which asks the whole query set. Where a
-collection has no safe pairs, few candidates pass both: mining starves instead of flooding.
+collection has no safe pairs, few candidates pass both: too few pairs are mined rather than too many.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from insclr.mining.overlap import InstanceSize, Overlap
-from insclr.mining.own_views import OwnViews
+from insclr.mining.calibrate import random_pairs
+from insclr.mining.overlap import InstanceSize, Overlap, neighbour_overlap
+from insclr.mining.own_views import Evidence, OwnViews, measure_own_views
 from insclr.neighbours.pool import Pool
 
 Variant = Literal["A", "C", "D-anchor", "D"]
 
-_LIKE_OWN_VIEW = (
-    0.9  # share of what an image has in common with its own view that a mined candidate must reach
-)
+_LIKE_OWN_VIEW = 0.9  # share of the own views' overlap or similarity that a mined candidate must reach
 _DOUBTFUL_OVERLAP = 0.2  # share of common neighbours above which an unchosen pair is ignored
 _OF_AN_INSTANCE = 0.5  # share of an instance's images that are mined for each of them
 
@@ -54,7 +53,8 @@ def measure_thresholds(
         mined, why = _LIKE_OWN_VIEW * own.shared, f"own views share {own.shared:.0%} of their neighbours"
     found = Thresholds(own.threshold, mined, k, _DOUBTFUL_OVERLAP, size.reach)
     reasons = [
-        f"similarity = {found.similarity:.3g}: own views are {own.own:.2f} similar, random pairs {own.strangers:.2f}",
+        f"similarity = {found.similarity:.3g}: own views are {own.own_view_similarity:.2f} "
+        f"similar, random pairs {own.random_pair_similarity:.2f}",
         f"reach = {found.reach}: so many of the nearest may show the same instance",
     ]
     if variant in ("D-anchor", "D"):
@@ -86,3 +86,13 @@ def label_candidates(
         positive |= torch.zeros_like(positive).scatter_(1, columns, best.values[:, : thresholds.k] > 0)
     ignored = (rank < thresholds.reach) | similar | (overlap.shared.float() > thresholds.doubtful_overlap)
     return CandidateLabels(positive, ignored & ~positive)
+
+
+def mine_pairs(
+    evidence: Evidence, pool: Pool, size: InstanceSize, variant: Variant, neighbours: int
+) -> CandidateLabels:
+    """Measure the thresholds and label the candidates, all at once: for collections that fit into memory."""
+    own = measure_own_views(evidence, random_pairs(evidence.deciding), pool.ids, size.core)
+    thresholds, _ = measure_thresholds(variant, own, size)
+    overlap = neighbour_overlap(pool.ids, size.core)
+    return label_candidates(pool, overlap, thresholds, variant, neighbours)

@@ -1,21 +1,21 @@
-"""Whether mined pairs can be believed: a test without labels, made before anything is learned from them.
+"""Whether mined pairs can be trusted: a test without labels, made before anything is learned from them.
 
 Where images of one instance are alike, two disjoint halves of the evidence mine the same pairs, and two positives of
 an image are positives of each other. Where the nearest images show another instance in the same pose or place,
-every view finds other ones, and chains of pairs lead ever further: what is mined there teaches the pose.
+every view finds other ones, and chains of pairs lead ever further: a network would learn the pose from them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from insclr.mining.calibrate import random_pairs
-from insclr.mining.candidates import Variant, label_candidates, measure_thresholds
-from insclr.mining.overlap import InstanceSize, neighbour_overlap
-from insclr.mining.own_views import Evidence, measure_own_views
+from insclr.mining.candidates import Variant, mine_pairs
+from insclr.mining.overlap import InstanceSize
+from insclr.mining.own_views import Evidence
 from insclr.neighbours.pool import Pool, build_pool
 
 # Least agreement x transitivity of pairs that are learned from, in a collection of 500 images. In a small collection
@@ -25,14 +25,22 @@ from insclr.neighbours.pool import Pool, build_pool
 LEAST_CONSISTENCY = 0.3
 _FALL = 0.35
 _IMAGES = 500
-_VIEWS = 4  # two for each half of the evidence; more are not looked at
+_VIEWS = 4  # two for each half of the evidence; more are not used
 _MOST_IMAGES = 20_000  # that are mined twice more
 _SAMPLE = 1000  # images whose positives are compared with each other
 
 
+class PairTrust(StrEnum):
+    """Whether a run may learn from mined pairs."""
+
+    UNTESTED = "untested"  # nothing has been learned yet: pairs are tested for consistency before a round
+    TRUSTED = "trusted"  # a round has learned from them and was kept, or the guard is off
+    UNTRUSTED = "untrusted"  # they were inconsistent: neither the initial FC nor a round learns from them
+
+
 @dataclass(frozen=True)
 class Consistency:
-    """How far mined pairs bear each other out."""
+    """How far mined pairs agree with each other."""
 
     agreement: float  # share of the pairs mined from either half of the evidence that both halves mine
     transitivity: float  # share of the pairs of an image's positives that are positives themselves
@@ -44,16 +52,13 @@ class Consistency:
         return self.agreement * self.transitivity
 
     @property
-    def believable(self) -> bool:
-        """Whether the pairs may be learned from."""
+    def is_enough(self) -> bool:
+        """Whether the pairs are consistent enough to be learned from."""
         least: float = LEAST_CONSISTENCY * min(1.0, _IMAGES / self.images) ** _FALL
         return self.value >= least
 
     def __str__(self) -> str:
-        return (
-            f"two halves of the evidence agree in {self.agreement:.0%} of their pairs, and {self.transitivity:.0%} "
-            "of the images that match the same image match each other"
-        )
+        return f"agreement {self.agreement:.0%}, transitivity {self.transitivity:.0%}"
 
 
 def measure_consistency(
@@ -65,7 +70,7 @@ def measure_consistency(
     variant: Variant,
     neighbours: int,
 ) -> Consistency | None:
-    """From what was mined (N, P), and the unit descriptors (V, n, D) of the augmented views of n images.
+    """Measure it on the `positive` pairs (N, P) and unit descriptors (V, n, D) of the augmented views of n images.
 
     `describe` gives those of the images `ids` (n,). None where there are too few views for two halves, or no pair.
     """
@@ -75,8 +80,11 @@ def measure_consistency(
         return None
     halves = []
     for a, b in ((views[0], views[1]), (views[2], views[3])):
-        seen = Evidence(functional.normalize(a + b, dim=1), a, b)
-        halves.append(_mined(seen, min(pool.size, len(ids) - 1), size, variant, neighbours, counted))
+        evidence = Evidence(functional.normalize(a + b, dim=1), a, b)
+        half = build_pool(evidence.deciding, min(pool.size, len(ids) - 1))
+        found = mine_pairs(evidence, half, size, variant, neighbours).positive & counted[:, None]
+        rows, columns = found.nonzero(as_tuple=True)
+        halves.append(rows * len(counted) + half.ids[rows, columns])  # each pair as one number
     both = int(torch.isin(halves[0], halves[1], assume_unique=True).sum())
     either = len(halves[0]) + len(halves[1]) - both
     return Consistency(both / max(1, either), _transitivity(pool, positive), len(pool.ids))
@@ -94,20 +102,8 @@ def _whole_neighbourhoods(pool: Pool) -> tuple[Tensor, Tensor]:
     return torch.isin(ids, seeds), ids
 
 
-def _mined(
-    seen: Evidence, pool_size: int, size: InstanceSize, variant: Variant, neighbours: int, counted: Tensor
-) -> Tensor:
-    """The pairs that this evidence mines for the counted images, each as one number."""
-    pool = build_pool(seen.deciding, pool_size)
-    own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, size.core)
-    thresholds, _ = measure_thresholds(variant, own, size)
-    overlap = neighbour_overlap(pool.ids, size.core)
-    positive = label_candidates(pool, overlap, thresholds, variant, neighbours).positive
-    rows, columns = (positive & counted[:, None]).nonzero(as_tuple=True)
-    return rows * len(counted) + pool.ids[rows, columns]
-
-
 def _transitivity(pool: Pool, positive: Tensor) -> float:
+    """Share of the pairs of an image's positives that are positives themselves."""
     images = len(positive)
     sample = torch.randperm(images, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
     closed = pairs = 0

@@ -16,45 +16,51 @@ class Expansion:
     score: Tensor  # (T, P): S_set when chosen, for the others the last S_set; -inf where there was none
 
 
+@dataclass(frozen=True)
+class ExpandSettings:
+    """How query sets grow; the defaults are the paper's."""
+
+    sparsity: float | None = None  # phi drops scores below it; None keeps all
+    aggregate: Literal["mean", "max"] = "mean"  # psi
+    choose: Literal["topk", "threshold"] = "topk"  # the k best, or S_set > threshold
+    k: int = 4
+    threshold: float = 0.0
+    repeats: int = 2
+
+
 def expand(
     queries: Tensor,
     in_query: Tensor,
     candidates: Tensor,
     eligible: Tensor,
-    *,
-    sparsity: float | None,
-    aggregate: Literal["mean", "max"],
-    choose: Literal["topk", "threshold"],
-    k: int,
-    threshold: float,
-    repeats: int,
+    settings: ExpandSettings,
     accepted: Tensor | None = None,
 ) -> Expansion:
-    """Grow every tuple's query set by the candidates nearest to the whole set, `repeats` times.
+    """Grow every tuple's query set by the candidates nearest to the whole set, several times.
 
     `queries` (T, M, D) with `in_query` (T, M) is the in-batch query set, `candidates` (T, P, D) with
-    `eligible` (T, P) the pool's rows; all plain features. phi drops scores below `sparsity`, psi is
-    `aggregate`; a candidate with no score left cannot be chosen. "topk" takes the k best, "threshold" takes
-    S_set > `threshold`. Equals go by pool rank. Candidates `accepted` (T, P) are positives before the first repeat.
+    `eligible` (T, P) the pool's rows; all plain features. A candidate with no score left cannot be chosen. Equals go
+    by pool rank. Candidates `accepted` (T, P) are positives before the first repeat.
     """
     score = torch.full_like(eligible, -torch.inf, dtype=candidates.dtype)  # (T, P)
     positives = torch.zeros_like(eligible) if accepted is None else eligible & accepted
     repeat = torch.zeros_like(eligible, dtype=torch.int8)
-    running = _RunningScore(score, aggregate, sparsity)
+    running = _RunningScore(score, settings)
     members, is_member = queries, in_query
     if accepted is not None:
         joined, is_joined = _rows(candidates, positives)
         members, is_member = torch.cat([members, joined], 1), torch.cat([is_member, is_joined], 1)
-    for number in range(1, repeats + 1):
+    for number in range(1, settings.repeats + 1):
         # Products with earlier members are already in the running score: only the new ones are computed.
         running.add(torch.bmm(members, candidates.transpose(1, 2)), is_member)
         still_open = eligible & ~positives
         set_score = running.value().masked_fill(~still_open, -torch.inf)
         score = torch.where(still_open, set_score, score)
-        chosen = _best(set_score, k) if choose == "topk" else set_score > threshold
+        by_rank = settings.choose == "topk"
+        chosen = _best(set_score, settings.k) if by_rank else set_score > settings.threshold
         repeat[chosen] = number
         positives |= chosen
-        if number == repeats or not chosen.any():
+        if number == settings.repeats or not chosen.any():
             break
         members, is_member = _rows(candidates, chosen)
     return Expansion(positives, repeat, score)
@@ -85,9 +91,9 @@ def compact(mask: Tensor) -> tuple[Tensor, Tensor]:
 class _RunningScore:
     """S_set of every candidate over all members seen so far."""
 
-    def __init__(self, like: Tensor, aggregate: str, sparsity: float | None) -> None:
-        self.sparsity = sparsity
-        self.mean = aggregate == "mean"
+    def __init__(self, like: Tensor, settings: ExpandSettings) -> None:
+        self.sparsity = settings.sparsity
+        self.mean = settings.aggregate == "mean"
         self.total = torch.zeros_like(like)  # (T, P)
         self.count = torch.zeros_like(like)
         self.best = torch.full_like(like, -torch.inf)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 _MARKS = 1 << 28  # bytes of membership marks held at once
-# Sizes of an instance that are told apart; in between there is little to gain.
+# Sizes of an instance that are tried; in between there is little to gain.
 _SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
 _LARGE_SIZES = (150, 200, 300)  # only where instances stand apart
 _LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
 _CLEAR = 0.005  # a change of cohesion that is more than chance
 _APART = 0.85  # cohesion that only instances of their own have
-_INSTANCES = 40  # a collection is taken to have so many, at least
+_INSTANCES = 40  # a collection is assumed to have so many, at least
 _SAMPLE = 1500  # images that cohesion is measured on
 
 
@@ -51,7 +51,7 @@ def neighbour_overlap(pool_ids: Tensor, k: int, rows: Tensor | None = None) -> O
 def _overlap(rows: Tensor, candidates: Tensor, nearest: Tensor, in_set: Tensor) -> tuple[Tensor, Tensor]:
     """Overlap of `rows` (B,) with `candidates` (B, P), by the k nearest of every image (N, k).
 
-    `in_set` (B or more, N) is room for marks, all False before and after: clearing it whole would cost N a row.
+    `in_set` (B or more, N) is a buffer for marks, all False before and after: clearing it whole would cost N a row.
     """
     k = nearest.shape[1]
     in_set = in_set[: len(rows)]
@@ -87,9 +87,9 @@ def estimate_size(pool_ids: Tensor, seed: int = 0) -> InstanceSize:
 
     Cohesion is the mean overlap of an image with its k nearest. Where instances stand apart it rises to a first
     peak as k takes in the whole instance (a later one belongs to a family of look-alikes); a query set of half of
-    that holds few strangers. Where instances run into each other it only falls, and is level from about the size
-    of one on. Too small a k mines a little less, too large a k mines look-alikes, so a small collection is taken
-    to have many instances.
+    that holds few images of other instances. Where instances run into each other it only falls, and is level from
+    about the size of one on. Too small a k mines a little less, too large a k mines look-alikes, so a small
+    collection is assumed to have many instances.
     """
     images, size = pool_ids.shape
     sizes = [k for k in _SIZES + _LARGE_SIZES if k <= min(size, max(2, images // 4))] or [size]

@@ -1,8 +1,8 @@
-"""An image's own augmented views: steadier decisions, and the yardstick for every pair.
+"""An image's own augmented views: they make decisions steadier and calibrate the thresholds for pairs.
 
 Decisions are made on the mean descriptor of an image's plain and augmented views, which is steadier than the plain
-view alone. An image and its own view surely show the same instance: their similarity says, without labels, how
-similar two images of one instance can be. Random pairs say how similar unrelated images are.
+view alone. An image and its own view surely show the same instance: their similarity measures, without labels, how
+similar two images of one instance can be. Random pairs measure how similar unrelated images are.
 """
 
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ class Evidence:
 class OwnViews:
     """How similar images are to their own views, and to unrelated images."""
 
-    strangers: float  # mean similarity of random pairs
-    own: float  # mean similarity of an image and its view
-    least: float  # which all but a few images reach
-    shared: float  # mean overlap of their neighbourhoods
+    random_pair_similarity: float  # mean
+    own_view_similarity: float  # mean, of an image and its view
+    least_similarity: float  # of an image and its view, which all but a few images reach
+    shared: float  # mean overlap of the neighbourhoods of an image and its view
 
     def between(self, share: float) -> float:
-        """The similarity so far on the way from strangers to own views."""
-        return self.strangers + share * (self.own - self.strangers)
+        """The similarity at this share of the way from random pairs (0) to own views (1)."""
+        return self.random_pair_similarity + share * (self.own_view_similarity - self.random_pair_similarity)
 
     @property
     def threshold(self) -> float:
@@ -50,10 +50,10 @@ class OwnViews:
         In a small collection few images of other instances are far away, and only the least similar own view
         is a safe measure; in a large one that is an outlier, and halfway decides.
         """
-        return max(self.least, self.between(_HALFWAY))
+        return max(self.least_similarity, self.between(_HALFWAY))
 
 
-def evidence(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
+def combine_views(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
     """From unit descriptors of the plain images (N, D) and their views (V, N, D).
 
     `voted` decides on the mean of all of them; else the plain one decides alone, as in the paper.
@@ -66,25 +66,27 @@ def evidence(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:
     )
 
 
-def measure_own_views(seen: Evidence, strangers: Tensor, pool_ids: Tensor, k: int, seed: int = 0) -> OwnViews:
-    """Similarities of random pairs `strangers`, and neighbourhoods of k, against those of the images' views."""
-    pairs = zip(seen.others.split(_BLOCK_ROWS), seen.view.split(_BLOCK_ROWS), strict=True)
+def measure_own_views(
+    evidence: Evidence, random_pairs: Tensor, pool_ids: Tensor, k: int, seed: int = 0
+) -> OwnViews:
+    """Compare similarities of `random_pairs`, and neighbourhoods of k, with those of the images' views."""
+    pairs = zip(evidence.others.split(_BLOCK_ROWS), evidence.view.split(_BLOCK_ROWS), strict=True)
     own = torch.cat([(other.float() * view.float()).sum(1) for other, view in pairs]).sort().values
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(own), generator=generator)[:_SAMPLE]
     return OwnViews(
-        strangers=float(strangers.mean()),
-        own=float(own.mean()),
-        least=float(own[int(_ALL_BUT * len(own))]),
-        shared=_shared(seen, pool_ids, sample, min(k, pool_ids.shape[1])),
+        random_pair_similarity=float(random_pairs.mean()),
+        own_view_similarity=float(own.mean()),
+        least_similarity=float(own[int(_ALL_BUT * len(own))]),
+        shared=_mean_overlap(evidence, pool_ids, sample, min(k, pool_ids.shape[1])),
     )
 
 
-def _shared(seen: Evidence, pool_ids: Tensor, sample: Tensor, k: int) -> float:
+def _mean_overlap(evidence: Evidence, pool_ids: Tensor, sample: Tensor, k: int) -> float:
     """Mean overlap of an image's query set with that of its view, as `mining.overlap` counts it."""
     # The image itself is in both sets: its view need not find it.
-    images = sample if seen.measured is None else seen.measured[sample]
-    _, theirs = nearest(seen.view[sample], seen.deciding, k, own=images)  # (B, k)
+    images = sample if evidence.measured is None else evidence.measured[sample]
+    _, theirs = nearest(evidence.view[sample], evidence.deciding, k, own=images)  # (B, k)
     total = 0.0
     for rows, found in zip(images.split(256), theirs.split(256), strict=True):
         common = (found[:, :, None] == pool_ids[rows, None, :k]).any(2).sum(1) + 1  # (B,)

@@ -34,7 +34,7 @@ class Health:
 
 def disbelieved(prepared: Prepared) -> bool:
     """Whether mined pairs were asked to bear each other out, and do not."""
-    return prepared.consistency is not None and not prepared.consistency.believable
+    return prepared.consistency is not None and not prepared.consistency.is_enough
 
 
 def unsafe(prepared: Prepared) -> str:

@@ -21,8 +21,8 @@ from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.tracking import Tracker
+from insclr.training.ema_teacher import EmaTeacher
 from insclr.training.loss import contrastive_loss, softmax_loss
-from insclr.training.momentum import MomentumNetwork
 from insclr.training.schedule import rate_factor
 from insclr.training.sources import Source
 
@@ -67,8 +67,8 @@ def train_round(this: Round) -> Trained:
     optimizer = _optimizer(recipe, network, this.method.parameters())
     # Half-precision gradients underflow without scaling; bf16 and fp32 need none.
     scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16" and torch.cuda.is_available())
-    if this.method.needs.momentum:
-        this.source.momentum = MomentumNetwork(network, this.method.needs.momentum)
+    if this.method.needs.ema_decay:
+        this.source.teacher = EmaTeacher(network, this.method.needs.ema_decay)
     step, steps, spent = _resume(this, optimizer, scaler)
     began = time.monotonic() - spent
 
@@ -162,8 +162,8 @@ def _update(
         torch.nn.utils.clip_grad_norm_([*this.network.parameters(), *own], this.recipe.clip)
     scaler.step(optimizer)
     scaler.update()
-    if this.source.momentum is not None:
-        this.source.momentum.follow()
+    if this.source.teacher is not None:
+        this.source.teacher.update()
 
 
 def _average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
@@ -267,8 +267,8 @@ def _checkpoint(
         "method": this.method.state_dict(),
         "sums": dict(this.sums),
     }
-    if this.source.momentum is not None:
-        state["momentum"] = this.source.momentum.state_dict()
+    if this.source.teacher is not None:
+        state["teacher"] = this.source.teacher.state_dict()
     save_checkpoint(this.folder, step, state, this.keep_checkpoints, this.method.files())
 
 
@@ -285,8 +285,10 @@ def _resume(
         scaler.load_state_dict(state["scaler"])
     # Those that were written, not those that this run would write: it may have other ranks.
     this.method.load_state_dict(state["method"], copies_beside(this.folder, state["step"]), this.ranks)
-    if this.source.momentum is not None:
-        this.source.momentum.load_state_dict(state["momentum"])
+    if this.source.teacher is not None:
+        this.source.teacher.load_state_dict(
+            state["teacher"] if "teacher" in state else state["momentum"]
+        )  # the old name
     this.sums = dict(state["sums"]) if this.ranks.first else {}
     return state["step"], state["steps"], state["spent"]
 

@@ -18,25 +18,26 @@ from insclr.data.workers import default_workers
 from insclr.methods import create_method
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
+from insclr.mining.consistency import PairTrust
 from insclr.model.model_file import MODEL_NAME, save_model
 from insclr.model.network import create_network, digest_weights
 from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks
-from insclr.recipe import Recipe, RoundRecipe
+from insclr.recipe import CalibratedSettings, Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.features import PooledFeatures
 from insclr.training.fit import fit_to_collection
 from insclr.training.guard import Health, disbelieved, measure, unsafe, worse
+from insclr.training.initial_fc import average_with_initial, pca_fc, set_fc, views_fc
 from insclr.training.plan import Plan
 from insclr.training.round import Round, Trained, train_round
 from insclr.training.round_features import RoundFeatures, require_late
 from insclr.training.run_logger import RunLogger
 from insclr.training.schedule import seconds_for_round
 from insclr.training.sources.choose import choose_source
-from insclr.training.start import apply_start, mix_with_start, pca_start, views_start
 
 logger = logging.getLogger(__name__)
 
@@ -136,20 +137,20 @@ class Training:
         if not isinstance(fc, nn.Linear) or wanted.initial_fc == "random":
             return
         if wanted.initial_fc == "pca":
-            start = pca_start(features.plain, self.network.dim, wanted.initial_fc_power)
+            initial = pca_fc(features.plain, self.network.dim, wanted.initial_fc_power)
         else:
             settings = self.recipe.rounds[0].method
-            start = views_start(
+            initial = views_fc(
                 features.plain,
                 features.views,
                 self.network.dim,
-                settings,
+                settings if isinstance(settings, CalibratedSettings) else CalibratedSettings(),
                 self.recipe.seed,
                 self.feedback,
-                mined=mined,
+                PairTrust.UNTESTED if mined else PairTrust.UNTRUSTED,
             )
-        apply_start(fc, start)
-        self.run.note_start(start.size, start.reasons, fc, mined=mined)
+        set_fc(fc, initial)
+        self.run.note_start(initial.size, initial.reasons, fc, mined=mined)
 
     def _renew_start(self, rounds: int) -> bool:
         """Make the start again if the last of so many rounds has changed the features; whether it has."""
@@ -350,7 +351,7 @@ class Training:
         if self._renew_start(number):
             self.watch.renewed(number)
         elif self.recipe.network.initial_fc_weight and isinstance(self.network.fc, nn.Linear):
-            mix_with_start(self.network.fc, self.run.start_fc(), self.recipe.network.initial_fc_weight)
+            average_with_initial(self.network.fc, self.run.start_fc(), self.recipe.network.initial_fc_weight)
         method = create_method(recipe.method)
         asked_again = method.explains and not method.needs.plain
         if self.labels or asked_again:

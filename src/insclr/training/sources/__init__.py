@@ -9,13 +9,13 @@ from torch import Tensor
 
 from insclr.methods.batch import Batch
 from insclr.ranks import Ranks
-from insclr.training.momentum import MomentumNetwork
+from insclr.training.ema_teacher import EmaTeacher
 
 
 class Source(Protocol):
     """Gives the batch of every step, in order."""
 
-    momentum: MomentumNetwork | None  # describes the augmented views too, where the method needs it
+    teacher: EmaTeacher | None  # describes the augmented views too, where the method needs it
     averages: bool  # whether the backward pass averages the network's gradients over ranks by itself
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
@@ -25,7 +25,7 @@ class Source(Protocol):
         """Pooled features (N, C) of the plain view of every image, as the network sees it now."""
 
 
-def with_everyone(batch: Batch, ranks: Ranks, tuples: int) -> Batch:
+def gather_batch(batch: Batch, ranks: Ranks, tuples: int) -> Batch:
     """This rank's tuples and, where there are others, the whole batch of so many tuples around them."""
     if ranks.alone:
         return batch
@@ -35,8 +35,8 @@ def with_everyone(batch: Batch, ranks: Ranks, tuples: int) -> Batch:
 
     views = torch.stack([gather(view) for view in batch.views])
     plain = None if batch.plain is None else gather(batch.plain)
-    slow = None if batch.momentum is None else torch.stack([gather(view) for view in batch.momentum])
-    whole = Batch(gather(batch.ids), views, plain, momentum=slow)
+    teacher = None if batch.teacher is None else torch.stack([gather(view) for view in batch.teacher])
+    whole = Batch(gather(batch.ids), views, plain, teacher=teacher)
     return replace(batch, whole=whole, first_tuple=ranks.share(tuples).start)
 
 

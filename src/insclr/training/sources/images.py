@@ -16,9 +16,9 @@ from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.training.cpu import computed_in, short_floats
+from insclr.training.ema_teacher import EmaTeacher
 from insclr.training.features import plain_features
-from insclr.training.momentum import MomentumNetwork
-from insclr.training.sources import with_everyone
+from insclr.training.sources import gather_batch
 from insclr.training.synced_batch_norm import synced_batch_norm
 
 
@@ -59,7 +59,7 @@ class ImageSource:
         self.workers = workers
         self.skipped = skipped
         self.ranks = ranks or Ranks()
-        self.momentum: MomentumNetwork | None = None
+        self.teacher: EmaTeacher | None = None
         self._averaging: nn.Module | None = None  # the network, for several ranks
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
@@ -86,14 +86,14 @@ class ImageSource:
                 # All views in one pass: averaging over ranks takes one forward for each backward.
                 augmented = self._describe(trained, seen.augmented.flatten(0, 1))
                 replaced = ids != self._ids(step)
-                yield with_everyone(
+                yield gather_batch(
                     Batch(
                         ids.to(self.network.device),
                         augmented.view(len(seen.augmented), *ids.shape, -1),
                         plain,
                         scales,
                         replaced.to(self.network.device) if replaced.any() else None,
-                        momentum=self._slow(seen.augmented, ids),
+                        teacher=self._teach(seen.augmented, ids),
                     ),
                     ranks,
                     self.recipe.tuples,
@@ -130,11 +130,11 @@ class ImageSource:
         return plain, tuple(one.view(*ids.shape, -1) for one in scales)
 
     @torch.no_grad()
-    def _slow(self, pixels: Tensor, ids: Tensor) -> Tensor | None:
-        """Descriptors (V, T, M, D) of the augmented views by the slow copy."""
-        if self.momentum is None:
+    def _teach(self, pixels: Tensor, ids: Tensor) -> Tensor | None:
+        """Descriptors (V, T, M, D) of the augmented views by the EMA teacher."""
+        if self.teacher is None:
             return None
-        return self._describe(self.momentum.network, pixels.flatten(0, 1)).view(len(pixels), *ids.shape, -1)
+        return self._describe(self.teacher.network, pixels.flatten(0, 1)).view(len(pixels), *ids.shape, -1)
 
     def _scaled(self, plain: Tensor, scale: float) -> Tensor:
         side = round(self.recipe.plain_size * scale)

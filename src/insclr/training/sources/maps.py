@@ -10,8 +10,8 @@ from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.training.cpu import computed_in
-from insclr.training.momentum import MomentumNetwork
-from insclr.training.sources import draw_views, with_everyone
+from insclr.training.ema_teacher import EmaTeacher
+from insclr.training.sources import draw_views, gather_batch
 from insclr.training.synced_batch_norm import synced_batch_norm
 
 _BLOCK_MAPS = 64
@@ -79,15 +79,17 @@ class MapSource:
         self.scales = [(LateLayers(network, side, floats), maps) for side, maps in scales]
         self.seed = seed
         self.floats = floats
-        self.momentum: MomentumNetwork | None = None
+        self.teacher: EmaTeacher | None = None
         self.augmented_size = augmented_size
         self.plain_layers = LateLayers(network, plain_size, floats)
         self.view_layers = LateLayers(network, augmented_size, floats)
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
-        needs, slow = self.method.needs, self.momentum
-        slow_layers = None if slow is None else LateLayers(slow.network, self.augmented_size, self.floats)
+        needs, teacher = self.method.needs, self.teacher
+        teacher_layers = (
+            None if teacher is None else LateLayers(teacher.network, self.augmented_size, self.floats)
+        )
         with synced_batch_norm(self.network, self.ranks):
             for step in range(first, last):
                 drawn = self.method.sampler.step(step)
@@ -99,13 +101,13 @@ class MapSource:
                 plain = self._constant(self.plain_layers, self.plain, ids) if needs.plain else None
                 scales = tuple(self._constant(layers, maps, ids) for layers, maps in self.scales)
                 maps = self.views[view.flatten(), ids.expand_as(view).reshape(-1)]
-                slow_views = (
-                    None if slow_layers is None else _describe(slow_layers, maps).view(*view.shape, -1)
+                teacher_views = (
+                    None if teacher_layers is None else _describe(teacher_layers, maps).view(*view.shape, -1)
                 )
                 self.network.train()
                 augmented = self.network.head(self.view_layers.pooled(maps)).view(*view.shape, -1)
-                batch = Batch(ids.to(self.network.device), augmented, plain, scales, momentum=slow_views)
-                yield with_everyone(batch, self.ranks, len(drawn))
+                batch = Batch(ids.to(self.network.device), augmented, plain, scales, teacher=teacher_views)
+                yield gather_batch(batch, self.ranks, len(drawn))
 
     def pooled(self) -> Tensor:
         """Pooled features (N, C) of the plain views, through the late layers as they are now."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method
 from insclr.model.network import DescriptorNetwork
-from insclr.training.momentum import MomentumNetwork
+from insclr.training.ema_teacher import EmaTeacher
 from insclr.training.sources import draw_views
 
 
@@ -33,7 +33,7 @@ class PooledSource:
         self.views = views  # (V, N, C)
         self.scales = scales  # (N, C) each, of plain views at the method's scales
         self.seed = seed
-        self.momentum: MomentumNetwork | None = None
+        self.teacher: EmaTeacher | None = None
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
@@ -42,13 +42,13 @@ class PooledSource:
             ids = self.method.sampler.step(step)  # (T, M)
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
             view = draw_views(len(self.views), needs.augmented, ids, generator)
-            views, slow = self.views[view, ids], self.momentum
+            views, teacher = self.views[view, ids], self.teacher
             yield Batch(
                 ids.to(self.network.device),
                 self._head(views),
                 plain=self._constant(self.network, self.plain[ids]) if needs.plain else None,
                 scales=tuple(self._constant(self.network, scale[ids]) for scale in self.scales),
-                momentum=None if slow is None else self._constant(slow.network, views),
+                teacher=None if teacher is None else self._constant(teacher.network, views),
             )
 
     def pooled(self) -> Tensor:

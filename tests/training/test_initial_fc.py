@@ -1,11 +1,12 @@
-"""The closed-form start of the last layer."""
+"""The initial FC in closed form."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from insclr.mining.consistency import PairTrust
 from insclr.recipe import CalibratedSettings
-from insclr.training.start import apply_start, pca_start, views_start
+from insclr.training.initial_fc import pca_fc, set_fc, views_fc
 
 
 def _collection(
@@ -32,35 +33,35 @@ def _right(descriptors: torch.Tensor, truth: torch.Tensor, top: int) -> float:
 
 def test_whitening_by_views_finds_more_of_a_thing_than_pca() -> None:
     plain, views, truth = _collection(things=40, pictures=8, nuisance=2.0)
-    start = views_start(plain, views, 32, CalibratedSettings(), seed=0)
-    by_views = _right(start.whitening.apply(plain), truth, 7)
-    by_pca = _right(pca_start(plain, 32, 0.25).whitening.apply(plain), truth, 7)
+    initial = views_fc(plain, views, 32, CalibratedSettings(), seed=0)
+    by_views = _right(initial.whitening.apply(plain), truth, 7)
+    by_pca = _right(pca_fc(plain, 32, 0.25).whitening.apply(plain), truth, 7)
     assert by_views > by_pca + 0.1
-    assert start.reasons
+    assert initial.reasons
 
 
 def test_a_collection_of_singles_is_not_harmed() -> None:
     # Nothing to mine: neighbours of one image stay what they were for its view.
     plain, views, truth = _collection(things=150, pictures=1, nuisance=1.0)
-    start = views_start(plain, views, 32, CalibratedSettings(), seed=0)
+    initial = views_fc(plain, views, 32, CalibratedSettings(), seed=0)
 
     def found(plain: torch.Tensor, view: torch.Tensor) -> float:
         return float(((view @ plain.T).argmax(1) == truth).float().mean())
 
     before = found(plain, views[1])
-    assert found(start.whitening.apply(plain), start.whitening.apply(views[1])) >= before
+    assert found(initial.whitening.apply(plain), initial.whitening.apply(views[1])) >= before
 
 
 def test_a_layer_wider_than_the_collection_is_filled_up_with_zeros() -> None:
     plain, _, _ = _collection(things=5, pictures=2, nuisance=1.0)
     fc = nn.Linear(50, 32)
-    apply_start(fc, pca_start(plain, 32, 0.25))
+    set_fc(fc, pca_fc(plain, 32, 0.25))
     described = fc(plain)
     assert described[:, :9].abs().sum() > 0
     assert described[:, 9:].abs().max() == 0
 
 
-def test_a_start_without_mined_pairs_keeps_what_tells_look_alikes_apart() -> None:
+def test_without_mined_pairs_the_initial_fc_separates_look_alikes() -> None:
     # Forty of 50 axes tell the stand that eight things share, ten tell the thing; views move all alike.
     generator = torch.Generator().manual_seed(0)
     stands, things = torch.randn(12, 40, generator=generator), 0.2 * torch.randn(96, 10, generator=generator)
@@ -69,8 +70,8 @@ def test_a_start_without_mined_pairs_keeps_what_tells_look_alikes_apart() -> Non
     plain = plain + 0.15 * torch.randn(plain.shape, generator=generator)
     views = plain + 0.15 * torch.randn(4, *plain.shape, generator=generator)
 
-    def right(mined: bool) -> float:
-        start = views_start(plain, views, 32, CalibratedSettings(), seed=0, mined=mined)
-        return _right(start.whitening.apply(plain), truth, 2)
+    def right(trust: PairTrust) -> float:
+        initial = views_fc(plain, views, 32, CalibratedSettings(), seed=0, trust=trust)
+        return _right(initial.whitening.apply(plain), truth, 2)
 
-    assert right(mined=False) > right(mined=True) + 0.03
+    assert right(PairTrust.UNTRUSTED) > right(PairTrust.UNTESTED) + 0.03

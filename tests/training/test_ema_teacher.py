@@ -1,4 +1,4 @@
-"""The slow copy of a network."""
+"""The teacher copy of a network."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
-from insclr.training.momentum import MomentumNetwork
+from insclr.training.ema_teacher import EmaTeacher
 
 
 class _Backbone(nn.Module):
@@ -27,18 +27,18 @@ def _network() -> DescriptorNetwork:
 def test_trained_weights_follow_statistics_are_copied_and_the_rest_stays() -> None:
     network = _network()
     network.backbone.early.requires_grad_(False)  # type: ignore[attr-defined]
-    slow = MomentumNetwork(network, 0.9)
-    start = {name: value.clone() for name, value in slow.network.state_dict().items()}
+    teacher = EmaTeacher(network, 0.9)
+    start = {name: value.clone() for name, value in teacher.network.state_dict().items()}
     with torch.no_grad():
         for value in network.state_dict().values():
             value.add_(1)
-    slow.follow()
-    now = slow.network.state_dict()
+    teacher.update()
+    now = teacher.network.state_dict()
     torch.testing.assert_close(now["fc.weight"], start["fc.weight"] + 0.1)
     torch.testing.assert_close(now["backbone.norm.running_mean"], start["backbone.norm.running_mean"] + 1)
     assert torch.equal(now["backbone.early.weight"], start["backbone.early.weight"])
-    assert "fc.weight" in slow.state_dict()
-    assert "backbone.early.weight" not in slow.state_dict()
-    again = MomentumNetwork(network, 0.9)
-    again.load_state_dict(slow.state_dict())
+    assert "fc.weight" in teacher.state_dict()
+    assert "backbone.early.weight" not in teacher.state_dict()
+    again = EmaTeacher(network, 0.9)
+    again.load_state_dict(teacher.state_dict())
     torch.testing.assert_close(again.network.state_dict()["fc.weight"], now["fc.weight"])
