@@ -1,4 +1,4 @@
-"""The method that ships at the scale of Google Landmarks v2: what a round's beginning and a step cost as N grows.
+"""The calibrated method at the scale of Google Landmarks v2: what a round's beginning and a step cost as N grows.
 
     python benchmarks/calibrated.py [N ...] [--searched 120000]
 

@@ -19,7 +19,7 @@ from insclr.store import IndexedImage, StoreInfo, create_store, open_store
 from insclr.store import milvus_server as server_module
 from search import TOP, exact_neighbours, measure, unit_rows
 
-_EFFORTS = (128, 256, 512, 1024)  # candidates that are compared exactly; what ships is among them
+_EFFORTS = (128, 256, 512, 1024)  # candidates that are compared exactly; the shipped one is among them
 _WRITTEN_AT_ONCE = 5000
 
 

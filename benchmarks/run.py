@@ -19,7 +19,7 @@ PARTS = {
     "startup": "Starting from the shell",
     "stores": "A million rows in the local store",
     "step": "A training step against the bare network",
-    "calibrated": "The method that ships, to 1.2 million images",
+    "calibrated": "The calibrated method, to 1.2 million images",
     "mining": "Mining and loss at the scale of Google Landmarks v2",
     "pool": "The candidate pool against faiss",
     "loader": "The input side",
@@ -27,42 +27,42 @@ PARTS = {
     "cpu": "Settings of the network on a CPU",
 }
 NOTES = {
-    "step": """The bare network has its tensors in memory. The step reads photos that were decoded into a cache before
-the clock started (the input side below has the decoding too), cuts views, reads and writes banks,
-mines and updates. Both sides are equal within a few per cent: a ratio below 1 is chance.""",
-    "mining": """The network is stood in for by 0.1 s of rest, in which the announced bank rows are read by a thread
-of their own and the last step's are written; the third row has all of that on the clock. Resident
-memory is the process's peak.""",
-    "engines": """The same descriptors by each engine that is installed. Processor time of all threads an image, so
-that other jobs on the machine change little.""",
-    "startup": """Whole commands, from the shell to their end: the best of several runs, and their processor time.""",
-    "stores": """Each store is written by one process and searched by another, one query at a time; a query uses all
-cores where there are several. Random rows are the hardest case, since there is nothing in them to skip. Memory of
-mapped files is memory that the system takes back when it needs it. Before, with the whole store read into memory: 25
-ms at recall@10 0.981, the first search after 47 s. Real descriptors are easier: 0.7 ms of processor time a search
-among 100,000 like them, 0.15 ms among 18,625 of our own, both at recall@10 1.000; an exact scan 6.9 and 1.1 ms.""",
-    "calibrated": """Processor time (all threads) of each stage of a round's beginning, and the memory of its own that
-the process holds then, in one process for each N. The step is that of a round on cached features. The candidates of
-the largest collection are drawn instead of searched for, and its time is without them: `python
-benchmarks/calibrated.py 1200000 --searched 1200000` searches, about two minutes on two cores for every 65,536 images,
-and holds 6.7 GB.""",
-    "pool": """Everybody's neighbours at once; building an index counts. The drawn vectors have the effective rank of
-real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for others. What a rival
-visits is raised until its recall reaches ours. Vectors without neighbourhoods are noticed and searched exactly.
-On real descriptors (products60 and 1,024 images of landmarks44 with four augmented views each: 18,625 x 512, P = 100)
-ours takes less processor time than flat by 3.3 x, IVF by 2.0 x and HNSW by 5.1 x; on 30,000 like them by 4.4, 2.1 and
-5.7 x (2026-11-17). Inverted lists with 4-bit codes and exact rescoring took twice as long as ours.""",
-    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more than
-ten times ahead of it, but for photos of 2048 x 1536 that are not decoded yet, where it is three times ahead.""",
-    "cpu": """What ships is channels-last images, fp32, all cores, no compilation, freed memory kept. The rival is
-the same with the one change named, so a ratio above 1 is a choice that pays. Without bf16
-arithmetic in the processor bf16 is emulated.""",
+    "step": """The bare network has its tensors in memory. The step reads photos that were decoded into a cache
+before the clock started (the input side below has the decoding too), cuts views, reads and writes banks, mines and
+updates. Both sides are equal within a few per cent: a ratio below 1 is chance.""",
+    "mining": """A pause of 0.1 s replaces the network. During the pause, a thread reads the bank rows of the next
+step and writes those of the last one; the third row includes both in the time. Resident memory is the peak of the
+process.""",
+    "engines": """The same descriptors by each installed engine. Processor time of all threads an image, so that
+other jobs on the machine change little.""",
+    "startup": """Whole commands from the shell: the best of several runs, and their processor time.""",
+    "stores": """One process writes each store, another searches it, one query at a time on all cores. Random rows
+are the hardest case, because an index cannot skip any. The system can reclaim the memory of mapped files. With the
+whole store read into memory, an earlier version took 25 ms at recall@10 0.981, and 47 s until the first search.
+Real descriptors are easier: 0.7 ms of processor time a search among 100,000 like them, 0.15 ms among 18,625 of our
+own, both at recall@10 1.000; an exact scan takes 6.9 and 1.1 ms.""",
+    "calibrated": """Processor time (all threads) of each stage at the beginning of a round, and the private memory
+of the process, in one process for each N. The step is that of a round on cached features. The candidates of the
+largest collection are drawn instead of searched, so its time excludes the search: `python benchmarks/calibrated.py
+1200000 --searched 1200000` searches, in about two minutes on two cores for every 65,536 images, with 6.7 GB.""",
+    "pool": """The neighbours of all rows at once, including the time to build an index. The drawn vectors have the
+effective rank of real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for
+others. The effort of a rival is raised until its recall reaches ours. Vectors without neighbourhoods are detected
+and searched exactly. On real descriptors (products60 and 1,024 images of landmarks44 with four augmented views
+each: 18,625 x 512, P = 100) ours takes less processor time than flat by 3.3 x, IVF by 2.0 x and HNSW by 5.1 x; on
+30,000 like them by 4.4, 2.1 and 5.7 x (2026-11-17). Inverted lists with 4-bit codes and exact rescoring took twice
+as long as ours.""",
+    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more
+than ten times ahead of it, except for photos of 2048 x 1536, where it is three times ahead.""",
+    "cpu": """The shipped settings are channels-last images, fp32, all cores, no compilation, freed memory kept. The
+rival is the same with the one named change, so a ratio above 1 is in favour of the shipped setting. A processor
+without bf16 arithmetic emulates it.""",
 }
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "research" / "performance.md"
 HEAD = """# Performance
 
-Written by `make bench`; one part alone: `python benchmarks/run.py step`. Both sides of a ratio are measured in the
-same run, in turns. The machine matters, so each table names it.
+`make bench` writes this page; `python benchmarks/run.py step` writes one part. Both sides of a ratio are measured in
+the same run, alternating. Each table names its machine.
 """
 
 
@@ -85,7 +85,7 @@ def _write(part: str, body: str) -> None:
     sections = dict(re.findall(r"^## (.+?)\n\n(.*?)\s*(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     sections[PARTS[part]] = body
     others = [title for title in sections if title not in PARTS.values()]  # written by hand
-    titles = [*others, *(title for title in PARTS.values() if title in sections)]
+    titles = [*(title for title in PARTS.values() if title in sections), *others]
     ordered = [f"## {title}\n\n{sections[title]}\n" for title in titles]
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text("\n".join([HEAD, *ordered]))

@@ -1,8 +1,8 @@
-"""The recipes as they ship, beside the pretrained network and its PCA whitening, on collections with labels.
+"""The shipped recipes, beside the pretrained network and its PCA whitening, on collections with labels.
 
     python benchmarks/shipped.py LABELS.csv ... --out FOLDER [--recipes fast,default] [--seeds 0,1,2] [--minutes 120]
 
-Every descriptor has the size and the looks that ship; trained ones are measured with one look, too. One line of JSON
+Every descriptor has the shipped size and views; trained ones are measured with one view, too. One line of JSON
 a measurement goes to FOLDER/measured.jsonl, and a second call makes what is missing there; then the table is printed.
 """
 
@@ -37,7 +37,7 @@ class Measured:
     map: float
     recall_at_1: float
     recall_at_10: float
-    one_look: float | None = None  # mAP
+    one_view: float | None = None  # mAP
     seconds: float | None = None  # of training
 
 
@@ -65,7 +65,7 @@ class Bench:
         print(made, flush=True)
 
     def untrained(self, name: str, labels: Labels, recipe_name: str) -> None:
-        """The pretrained network and its whitening, at the size and with the looks of a recipe."""
+        """The pretrained network and its whitening, at the size and with the views of a recipe."""
         recipe = at_fitting_size(load_recipe(recipe_name), labels.images)
         pretrained = resolve_model(f"pretrained:{recipe.network.backbone}")
         pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))
@@ -91,9 +91,9 @@ class Bench:
             resume=out.exists(),
         )
         seconds = time.monotonic() - began
-        one_look = [line["map"] for line in read_metrics(out) if line.get("map") is not None][-1]
+        one_view = [line["map"] for line in read_metrics(out) if line.get("map") is not None][-1]
         made = _measured(name, recipe, seed, model, labels)
-        self.add(replace(made, one_look=one_look, seconds=seconds))
+        self.add(replace(made, one_view=one_view, seconds=seconds))
 
 
 def _measured(collection: str, who: str, seed: int, model: Model, labels: Labels) -> Measured:
@@ -103,20 +103,20 @@ def _measured(collection: str, who: str, seed: int, model: Model, labels: Labels
 
 def table(measured: list[Measured]) -> Iterator[str]:
     """A row a collection and descriptor: means, and the 95 % interval where there are several seeds."""
-    yield "| collection | | mAP | one look | R@1 | R@10 | seeds | seconds |"
+    yield "| collection | | mAP | one view | R@1 | R@10 | seeds | seconds |"
     yield "|---|---|---|---|---|---|---|---|"
     rows: dict[tuple[str, str], list[Measured]] = {}
     for made in measured:
         rows.setdefault((made.collection, made.who), []).append(made)
     for (collection, who), runs in sorted(rows.items()):
-        looks = [run.one_look for run in runs if run.one_look is not None]
+        one_view = [run.one_view for run in runs if run.one_view is not None]
         seconds = [run.seconds for run in runs if run.seconds is not None]
         cells = (
             _mean([run.map for run in runs]),
-            _mean(looks),
+            _mean(one_view),
             _mean([run.recall_at_1 for run in runs]),
             _mean([run.recall_at_10 for run in runs]),
-            ", ".join(str(run.seed) for run in runs) if looks else "",
+            ", ".join(str(run.seed) for run in runs) if one_view else "",
             f"{mean(seconds):.0f}" if seconds else "",
         )
         yield f"| {collection} | {who} | {' | '.join(cells)} |"

@@ -25,7 +25,7 @@ def measure(photos: int = PHOTOS) -> list[Row]:
         _run("index", _like_trained(Path(scratch) / "model.safetensors"), str(folder), "--store", trained)
         commands = {
             f"search among {photos:,} photos, the pretrained network": (("search", store, photo), 1.5, 1.0),
-            "the same, a model of `fast`, 224 px and two looks": (("search", trained, photo), 1.5, 1.0),
+            "the same, a model of `fast`, 224 px and two views": (("search", trained, photo), 1.5, 1.0),
             "help": (("--help",), None, None),
             "a store that is not there": (("search", f"{scratch}/none", photo), 0.5, None),
             "a command that there is not": (("serch",), 0.5, None),

@@ -55,7 +55,7 @@ CASES = (
         "efficientnet_lite0, 160 px, 64 images", "efficientnet_lite0", 512, 160, tuples=16, steps=6, turns=3
     ),
     Case(
-        "the same with the method that ships",
+        "the same with the calibrated method",
         "efficientnet_lite0",
         512,
         160,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers.licences import packages
 
-_DOC = Path(__file__).parents[2] / "docs" / "security.md"
+_DOC = Path(__file__).parents[2] / "docs" / "research" / "packages.md"
 
 
 def test_every_package_is_listed(note: Callable[[str, str, str], None]) -> None:

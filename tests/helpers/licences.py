@@ -1,6 +1,6 @@
-"""Write every package that insclr brings along, with version and licence, into docs/security.md.
+"""Write every package that insclr depends on, with version and licence, into docs/research/packages.md.
 
-python tests/attack/licences.py
+python tests/helpers/licences.py
 """
 
 import datetime
@@ -9,7 +9,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-_DOC = Path(__file__).parents[2] / "docs" / "security.md"
+_DOC = Path(__file__).parents[2] / "docs" / "research" / "packages.md"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 _BEGIN, _END = "<!-- packages -->\n", "<!-- end of packages -->\n"
 
