@@ -27,12 +27,10 @@ PARTS = {
     "cpu": "Settings of the network on a CPU",
 }
 NOTES = {
-    "step": """The bare network has its tensors in memory. The step reads photos that were decoded into a cache
-before the clock started (the input side below has the decoding too), cuts views, reads and writes banks, mines and
-updates. Both sides are equal within a few per cent: a ratio below 1 is chance.""",
-    "mining": """A pause of 0.1 s replaces the network. During the pause, a thread reads the bank rows of the next
-step and writes those of the last one; the third row includes both in the time. Resident memory is the peak of the
-process.""",
+    "step": """The bare network has its tensors in memory. The step decodes images, cuts views, reads and writes
+banks, mines and updates. Both sides are equal within a few per cent: a ratio below 1 is chance.""",
+    "mining": """A pause of 0.1 s replaces the network. Reading and writing bank rows is part of the time. Resident
+memory is the peak of the process.""",
     "engines": """The same descriptors by each installed engine. Processor time of all threads an image, so that
 other jobs on the machine change little.""",
     "startup": """Whole commands from the shell: the best of several runs, and their processor time.""",
@@ -52,8 +50,7 @@ and searched exactly. On real descriptors (products60 and 1,024 images of landma
 each: 18,625 x 512, P = 100) ours takes less processor time than flat by 3.3 x, IVF by 2.0 x and HNSW by 5.1 x; on
 30,000 like them by 4.4, 2.1 and 5.7 x (2026-11-17). Inverted lists with 4-bit codes and exact rescoring took twice
 as long as ours.""",
-    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second: the input side is more
-than ten times ahead of it, except for photos of 2048 x 1536, where it is three times ahead.""",
+    "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second.""",
     "cpu": """The shipped settings are channels-last images, fp32, all cores, no compilation, freed memory kept. The
 rival is the same with the one named change, so a ratio above 1 is in favour of the shipped setting. A processor
 without bf16 arithmetic emulates it.""",
