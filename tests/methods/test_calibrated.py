@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from helpers.seen_collection import batch_of, seen_collection, truth
 from insclr.data.feedback_groups import FeedbackGroups
@@ -67,25 +69,31 @@ def test_it_keeps_nothing_between_steps_and_needs_no_plain_view(tmp_path: Path) 
     assert method.files() == {}
 
 
-def test_nothing_that_a_step_makes_is_as_wide_as_the_collection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = seen_collection(tmp_path)
+class _Sizes(TorchDispatchMode):
+    """Records the largest dimension of every tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest: list[int] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        self.largest += [
+            max(one.shape, default=0) for one in tree_leaves(result) if isinstance(one, torch.Tensor)
+        ]
+        return result
+
+
+def test_nothing_that_a_step_makes_is_as_wide_as_the_collection(tmp_path: Path) -> None:
+    start = seen_collection(tmp_path, instances=100)
     method = CalibratedMethod(CalibratedSettings(pool=12))
-    method.prepare(start)
+    with _Sizes() as of_a_round:
+        method.prepare(start)
     batch = batch_of(method, start)
-    made: list[int] = []
-    for name in ("zeros", "ones", "full", "empty"):
-        original = getattr(torch, name)
-
-        def noted(*shape: object, _original: object = original, **options: object) -> torch.Tensor:
-            tensor: torch.Tensor = _original(*shape, **options)  # type: ignore[operator]
-            made.append(max(tensor.shape, default=0))
-            return tensor
-
-        monkeypatch.setattr(torch, name, noted)
-    method.label(batch, 0, torch.Generator())
-    assert all(size < len(start) for size in made)
+    with _Sizes() as of_a_step:
+        method.label(batch, 0, torch.Generator())
+    assert max(of_a_round.largest) >= len(start) == 600  # what is recorded
+    assert 0 < max(of_a_step.largest) < len(start)
 
 
 def test_it_explains_what_it_decided_with_the_network_it_was_prepared_with(tmp_path: Path) -> None:

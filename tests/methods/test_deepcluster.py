@@ -34,13 +34,13 @@ def test_clusters_are_drawn_evenly(tmp_path: Path) -> None:
 
 
 def test_it_recovers_clusters_and_assigns_anew_every_epoch(tmp_path: Path) -> None:
-    start = seen_collection(tmp_path, spread=0.3, tuples=30)
+    start = seen_collection(tmp_path, tuples=30, seed=2)
     method = DeepCluster(_SETTINGS)
     method.prepare(start)
     assert method.epoch_steps == 2
     before, first = measured_map(start), method.state_dict()["of_image"]
     learn(method, _SETTINGS, start, steps=30)
-    assert measured_map(start) > before - 0.02
+    assert measured_map(start) > before + 0.02
     last = method.state_dict()["of_image"]
     assert not torch.equal(first, last)
     # Images of one instance end in one cluster, mostly.
