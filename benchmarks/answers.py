@@ -23,7 +23,8 @@ from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking, feedback_groups
-from insclr.feedback.feedback import answer, answer_links
+from insclr.feedback.entries import answer
+from insclr.feedback.feedback import answer_links
 from insclr.methods.method import Needs
 from insclr.model.model_file import Model
 from insclr.ranks import Ranks
@@ -120,7 +121,7 @@ def ask(
             asking.expected(names[query], [names[one] for one in said]),
         )
         store.append([entry])
-        asking.hear(answer_links(entry))
+        asking.add_answers(answer_links(entry))
         answers, yes = answers + len(said), yes + sum(said.values())
     return answers, yes
 

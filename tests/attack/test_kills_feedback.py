@@ -16,9 +16,10 @@ from helpers.drawn_store import make_store
 from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
 from helpers.running_server import Server, running
-from insclr.feedback.feedback import Feedback, name_thing, read_feedback
+from insclr.feedback.entries import name_thing
+from insclr.feedback.feedback import Feedback, read_feedback
 from insclr.feedback.names import import_names
-from insclr.feedback.things import gallery
+from insclr.feedback.things import build_gallery
 from insclr.store import Entry, open_store
 
 SHOWN = HistogramDescriber.fingerprint
@@ -38,7 +39,9 @@ def told(folder: Path) -> tuple[object, ...]:
     store = open_store(folder)
     try:
         said: Feedback = read_feedback(store)
-        shown = {row.image.path: thing.name for thing in gallery(store, said).things for row in thing.rows}
+        shown = {
+            row.image.path: thing.name for thing in build_gallery(store, said).things for row in thing.rows
+        }
     finally:
         store.close()
     links = sorted((link.one, link.other, link.same) for link in said.links)

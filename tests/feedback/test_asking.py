@@ -10,9 +10,9 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking, feedback_groups
-from insclr.feedback.feedback import answer
-from insclr.feedback.links import Link
-from insclr.feedback.questions import KnownImages, Questions
+from insclr.feedback.entries import answer
+from insclr.feedback.links import KnownImages, Link
+from insclr.feedback.questions import Questions
 from insclr.retrieval.index import index_images
 from insclr.store import open_store
 
@@ -80,7 +80,7 @@ def test_screens_come_from_different_groups_and_end_when_all_is_known(tmp_path: 
         pairs = {frozenset((screen.query, one)) for one in screen.candidates}
         assert not pairs & asked  # nothing is asked twice
         asked |= pairs
-        asking.hear(
+        asking.add_answers(
             [
                 Link(asking.hashes[screen.query], asking.hashes[one], thing[one] == thing[screen.query])
                 for one in screen.candidates

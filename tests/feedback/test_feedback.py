@@ -13,8 +13,8 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from helpers.store_info import INFO
 from insclr.data.images import list_images
 from insclr.errors import UserError
-from insclr.feedback import feedback as saying
-from insclr.feedback.feedback import Thing, read_feedback, replay
+from insclr.feedback import entries as made
+from insclr.feedback.feedback import Thing, build_links, read_feedback, replay
 from insclr.feedback.links import Links
 from insclr.retrieval.index import index_images
 from insclr.store import Store, create_store, new_entry, open_store
@@ -22,43 +22,43 @@ from insclr.store import Store, create_store, new_entry, open_store
 
 def test_what_was_said_is_there_after_opening_again_and_an_entry_is_kept_once(store: Store, uri: str) -> None:
     assert store.journal() == []
-    entries = [saying.answer("q", ["a"], ["b"]), *saying.name_thing("t", "  Ann's\n mug ", ["a", "q"])]
+    entries = [made.answer("q", ["a"], ["b"]), *made.name_thing("t", "  Ann's\n mug ", ["a", "q"])]
     store.append(entries)
     store.append(entries[:1])
     again = open_store(uri)
     assert [one.id for one in again.journal()] == [one.id for one in entries]
     said = read_feedback(again)
     again.close()
-    assert said.things == {"t": Thing("t", "Ann's mug", images=("a", "q"))}
+    assert said.things == {"t": Thing("t", "Ann's mug", images=["a", "q"])}
     assert said.name_of("q") == "Ann's mug"
     assert [(link.one, link.other, link.same) for link in said.links] == [("q", "a", True), ("q", "b", False)]
 
 
 def test_undo_takes_back_the_last_entry_or_a_named_one(store: Store) -> None:
-    first, second = saying.answer("q", ["a"], []), saying.answer("q", [], ["b"])
+    first, second = made.answer("q", ["a"], []), made.answer("q", [], ["b"])
     store.append([first, second])
-    assert saying.undo(store) == second
+    assert made.undo(store) == [second]
     assert [link.other for link in read_feedback(store).links] == ["a"]
-    store.append([second_again := saying.answer("q", [], ["b"])])
-    assert saying.undo(store, first.id) == first
+    store.append([second_again := made.answer("q", [], ["b"])])
+    assert made.undo(store, first.id) == [first]
     assert [one.id for one in read_feedback(store).entries] == [second_again.id]
     with pytest.raises(UserError, match="no entry"):
-        saying.undo(store, first.id)
-    saying.undo(store)
+        made.undo(store, first.id)
+    made.undo(store)
     with pytest.raises(UserError, match="nothing to undo"):
-        saying.undo(store)
+        made.undo(store)
 
 
 def test_a_photo_is_of_one_thing_and_corrections_are_links() -> None:
     entries = [
-        *saying.name_thing("t", "mug", ["a", "b", "c", "d"]),
-        *saying.remove_images("t", ["d"]),
-        *saying.name_thing("u", "cup", ["c"], split_from="t"),
-        *saying.add_images("u", ["e"]),
+        *made.name_thing("t", "mug", ["a", "b", "c", "d"]),
+        *made.remove_images("t", ["d"]),
+        *made.name_thing("u", "cup", ["c"], split_from="t"),
+        *made.add_images("u", ["e"]),
     ]
     said = replay(entries)
-    assert said.things["t"].images == ("a", "b")
-    assert said.things["u"].images == ("c", "e")
+    assert said.things["t"].images == ["a", "b"]
+    assert said.things["u"].images == ["c", "e"]
     assert "d" not in said.thing_of
     links = Links(said.links)
     assert links.different("a", "d")
@@ -70,58 +70,58 @@ def test_a_photo_is_of_one_thing_and_corrections_are_links() -> None:
 
 def test_merging_keeps_the_name_and_hiding_can_be_taken_back() -> None:
     entries = [
-        *saying.name_thing("t", "", ["a"]),
-        *saying.name_thing("u", "cup", ["b"]),
-        saying.merge_things("t", "u"),
-        hide := saying.hide_thing("t", hidden=True),
+        *made.name_thing("t", "", ["a"]),
+        *made.name_thing("u", "cup", ["b"]),
+        made.merge_things("t", "u"),
+        hide := made.hide_thing("t", hidden=True),
     ]
-    assert replay(entries).things == {"t": Thing("t", "cup", True, ("a", "b"))}
+    assert replay(entries).things == {"t": Thing("t", "cup", True, ["a", "b"])}
     assert Links(replay(entries).links).same("a", "b")
     assert not replay([*entries, new_entry("undo", {"entry": hide.id})]).things["t"].hidden
 
 
 def test_an_answer_outweighs_what_a_name_implies() -> None:
-    entries = [*saying.name_thing("t", "mug", ["a", "b"]), saying.answer("a", [], ["b"])]
-    links = saying.links_to_learn(replay(entries))
+    entries = [*made.name_thing("t", "mug", ["a", "b"]), made.answer("a", [], ["b"])]
+    links = build_links(replay(entries))
     assert links.different("a", "b")
     assert len(links.contradictions) == 1
 
 
 def test_things_of_different_names_are_different() -> None:
-    entries = [*saying.name_thing("t", "mug", ["a"]), *saying.name_thing("u", "cup", ["b"])]
-    assert saying.links_to_learn(replay(entries)).different("a", "b")
+    entries = [*made.name_thing("t", "mug", ["a"]), *made.name_thing("u", "cup", ["b"])]
+    assert build_links(replay(entries)).different("a", "b")
 
 
 @pytest.mark.parametrize("name", ["x" * 121, "bell\a", "escape\x1b[2J", "left\u202eright"])
 def test_a_name_is_short_plain_text(name: str) -> None:
     with pytest.raises(UserError):
-        saying.checked_name(name)
+        made.check_name(name)
 
 
 def test_a_large_thing_takes_several_entries() -> None:
     images = [f"{i:032x}" for i in range(1000)]
-    entries = saying.name_thing("t", "mug", images)
+    entries = made.name_thing("t", "mug", images)
     assert len(entries) == 3
-    assert replay(entries).things["t"].images == tuple(images)
+    assert replay(entries).things["t"].images == images
 
 
 def test_undo_takes_back_all_entries_of_an_act_on_many_photos(store: Store) -> None:
     images = [f"{i:032x}" for i in range(1000)]
-    store.append(saying.name_thing("t", "mug", images))
-    store.append(saying.remove_images("t", images[100:]))
-    assert read_feedback(store).things["t"].images == tuple(images[:100])
-    assert saying.describe_entry(saying.undo(store)) == "900 photos taken out of a thing"
-    assert read_feedback(store).things["t"].images == tuple(images)
+    store.append(made.name_thing("t", "mug", images))
+    store.append(made.remove_images("t", images[100:]))
+    assert read_feedback(store).things["t"].images == images[:100]
+    assert made.describe_act(made.undo(store)) == "900 photos taken out of a thing"
+    assert read_feedback(store).things["t"].images == images
     first = read_feedback(store).entries[0].id  # by any of its entries
-    assert saying.describe_entry(saying.undo(store, first)) == "1000 photos called mug"
+    assert made.describe_act(made.undo(store, first)) == "1000 photos called mug"
     assert read_feedback(store).entries == []
 
 
 def test_entries_of_a_journal_that_does_not_tell_acts_are_taken_back_one_by_one(store: Store) -> None:
     data = {"thing": "t", "name": "mug", "split_from": ""}
     store.append([new_entry("name", data | {"images": ["a"]}), new_entry("name", data | {"images": ["b"]})])
-    saying.undo(store)
-    assert read_feedback(store).things["t"].images == ("a",)
+    made.undo(store)
+    assert read_feedback(store).things["t"].images == ["a"]
 
 
 class _OtherDescriber(HistogramDescriber):
@@ -139,7 +139,7 @@ def test_names_survive_reindexing_a_renamed_file_prune_and_a_new_model(tmp_path:
     index_images(HistogramDescriber(), list_images(photos), uri)
     store = open_store(uri)
     image = store.rows_by_path()["0/0.png"].image.hash
-    store.append(saying.name_thing("t", "mug", [image]))
+    store.append(made.name_thing("t", "mug", [image]))
     kept = tmp_path / "kept.png"
     (photos / "0/0.png").rename(kept)
     assert index_images(HistogramDescriber(), list_images(photos), uri, prune=True).pruned == 1
@@ -160,7 +160,7 @@ def test_names_survive_reindexing_a_renamed_file_prune_and_a_new_model(tmp_path:
 def _append_until_killed(folder: str) -> None:
     store = open_store(folder)
     for number in range(1_000_000):
-        store.append([saying.answer(str(number), ["a"], []), saying.answer(str(number), [], ["b"])])
+        store.append([made.answer(str(number), ["a"], []), made.answer(str(number), [], ["b"])])
 
 
 def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
     writer.join()
     queries = [one.data["query"] for one in store.journal()]
     assert queries[::2] == queries[1::2] == [str(number) for number in range(len(queries) // 2)]
-    store.append([replace(saying.skip("last"))])
+    store.append([replace(made.skip("last"))])
     assert len(store.journal()) == len(queries) + 1
     store.close()
 
@@ -184,17 +184,17 @@ def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
 def test_every_kind_of_entry_has_a_description() -> None:
     paths = {"q": "cup.jpg"}
     told = [
-        saying.describe_entry(entry, paths)
+        made.describe_act([entry], paths)
         for entry in (
-            saying.answer("q", ["a"], ["b", "c"]),
-            saying.skip("q"),
-            saying.judge("q", "a", 1, same=True, model="m"),
-            saying.judge("gone", "a", 2, same=False, model="m"),
-            *saying.name_thing("thing-1", "mug", ["a", "b"]),
-            *saying.add_images("thing-1", ["c"]),
-            *saying.remove_images("thing-1", ["c"]),
-            saying.merge_things("thing-1", "thing-2"),
-            saying.hide_thing("thing-1", hidden=True),
+            made.answer("q", ["a"], ["b", "c"]),
+            made.skip("q"),
+            made.judge("q", "a", 1, same=True, model="m"),
+            made.judge("gone", "a", 2, same=False, model="m"),
+            *made.name_thing("thing-1", "mug", ["a", "b"]),
+            *made.add_images("thing-1", ["c"]),
+            *made.remove_images("thing-1", ["c"]),
+            made.merge_things("thing-1", "thing-2"),
+            made.hide_thing("thing-1", hidden=True),
         )
     ]
     assert told == [
@@ -211,5 +211,5 @@ def test_every_kind_of_entry_has_a_description() -> None:
 
 
 def test_an_entry_told_without_paths_does_not_say_that_its_photo_is_gone() -> None:
-    assert saying.describe_entry(saying.answer("q", ["a"], ["b"])) == "a photo: 1 the same, 1 different"
-    assert saying.describe_entry(saying.skip("q")) == "a photo: skipped"
+    assert made.describe_act([made.answer("q", ["a"], ["b"])]) == "a photo: 1 the same, 1 different"
+    assert made.describe_act([made.skip("q")]) == "a photo: skipped"

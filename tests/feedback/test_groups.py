@@ -2,12 +2,21 @@
 
 import numpy as np
 
-from insclr.feedback.groups import group_images, join_known, neighbour_pairs
+from insclr.feedback.groups import Grouping, join_known, neighbour_pairs
 
 
 def _unit(degrees: list[float]) -> np.ndarray:
     angles = np.radians(degrees)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def group_images(
+    images: np.ndarray, near: np.ndarray, apart: list[tuple[int, int]], *, least: float, fewest: int = 1
+) -> np.ndarray:
+    count = len(images)
+    grouping = Grouping(images, np.ones(count, dtype=np.int64), np.arange(count), apart)
+    grouping.join_while(neighbour_pairs(near), least, fewest)
+    return grouping.groups()
 
 
 def _everyone(count: int) -> np.ndarray:
@@ -16,14 +25,14 @@ def _everyone(count: int) -> np.ndarray:
 
 def test_similar_images_are_joined_and_the_largest_group_is_the_first() -> None:
     images = _unit([0, 90, 5, 95, 10])
-    groups = group_images(images, _everyone(5), np.arange(5), [], least=0.9)
+    groups = group_images(images, _everyone(5), [], least=0.9)
     assert groups.tolist() == [0, 1, 0, 1, 0]
 
 
 def test_what_is_apart_is_never_joined_and_takes_its_likes_along() -> None:
     # 0 and 12 degrees are different: 4 is nearer to 0, 9 to 12.
     images = _unit([0, 4, 9, 12])
-    groups = group_images(images, _everyone(4), np.arange(4), [(0, 3)], least=0.5)
+    groups = group_images(images, _everyone(4), [(0, 3)], least=0.5)
     assert groups.tolist() == [0, 0, 1, 1]
 
 
@@ -56,14 +65,14 @@ def test_images_that_lie_among_other_things_alone_become_a_thing_of_their_own() 
 
 def test_joining_ends_at_the_fewest_groups() -> None:
     images = _unit([0, 1, 20, 22, 60])
-    groups = group_images(images, _everyone(5), np.arange(5), [], least=-1, fewest=3)
+    groups = group_images(images, _everyone(5), [], least=-1, fewest=3)
     assert groups.tolist() == [0, 0, 1, 1, 2]
 
 
 def test_only_neighbours_are_joined() -> None:
     images = _unit([0, 1, 2])
     near = np.array([[1], [0], [2]])
-    assert group_images(images, near, np.arange(3), [], least=0.5).tolist() == [0, 0, 1]
+    assert group_images(images, near, [], least=0.5).tolist() == [0, 0, 1]
     assert neighbour_pairs(near).tolist() == [[0, 1]]
 
 
@@ -74,6 +83,6 @@ def test_average_linkage_is_that_of_scipy() -> None:
     generator = np.random.default_rng(0)
     images = generator.standard_normal((40, 6)).astype(np.float32)
     images /= np.linalg.norm(images, axis=1, keepdims=True)
-    ours = group_images(images, _everyone(40), np.arange(40), [], least=0.3)
+    ours = group_images(images, _everyone(40), [], least=0.3)
     theirs = fcluster(linkage(pdist(images, "cosine"), "average"), 0.7, "distance")
     assert ((ours[:, None] == ours) == (theirs[:, None] == theirs)).all()

@@ -10,8 +10,9 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.feedback import names
-from insclr.feedback.feedback import name_thing, read_feedback
-from insclr.feedback.things import gallery
+from insclr.feedback.entries import name_thing
+from insclr.feedback.feedback import read_feedback
+from insclr.feedback.things import build_gallery
 from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 
@@ -93,7 +94,7 @@ def test_a_new_photo_joins_a_named_thing_or_is_new(store: Store, tmp_path: Path)
     draw(tmp_path / "photos" / "later" / "seen.png", 2, 77)
     draw(tmp_path / "photos" / "later" / "unseen.png", 901, 0)
     index_images(HistogramDescriber(), list_images(tmp_path / "photos"), tmp_path / "store")
-    found = gallery(store)
+    found = build_gallery(store)
     named = {row.image.path: thing.name for thing in found.things for row in thing.rows}
     assert named["later/seen.png"] == "2"
     assert "later/unseen.png" in {row.image.path for row in found.alone}

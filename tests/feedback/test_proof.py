@@ -7,7 +7,8 @@ import pytest
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.feedback.feedback import judge, replay
+from insclr.feedback.entries import judge
+from insclr.feedback.feedback import replay
 from insclr.feedback.proof import FairSample, FirstResults, Precision
 from insclr.retrieval.index import index_images
 from insclr.store import Entry, Neighbours, open_store
@@ -53,7 +54,7 @@ def test_the_tenth_judgement_costs_no_more_searches_than_the_first(
         searched.clear()
         sample = FairSample(results, replay(entries))
         assert [sample.precision(place).judged for place in (0, 1)] == [number, number]
-        found = sample.following()
+        found = sample.draw()
         assert found is not None
         assert len(searched) <= len(stores)  # for the next draw
-        entries.append(judge(found[0].query, found[0].result, found[0].rank, same=True, model="m"))
+        entries.append(judge(found.query, found.result, found.rank, same=True, model="m"))

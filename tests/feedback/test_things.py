@@ -6,8 +6,8 @@ import pytest
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.feedback.feedback import answer, name_thing
-from insclr.feedback.things import gallery
+from insclr.feedback.entries import answer, name_thing
+from insclr.feedback.things import build_gallery
 from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 
@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def paths_of(store: Store, thing: str) -> set[str]:
-    return {row.image.path for row in gallery(store).thing(thing).rows}
+    return {row.image.path for row in build_gallery(store).thing(thing).rows}
 
 
 def test_a_photo_joins_a_thing_by_its_score_unless_it_was_told_from_that_thing(store: Store) -> None:

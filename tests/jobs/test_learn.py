@@ -9,8 +9,9 @@ from insclr.describe.describer import ModelDescriber
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking
-from insclr.feedback.feedback import answer, name_thing, read_feedback
-from insclr.feedback.things import gallery
+from insclr.feedback.entries import answer, name_thing
+from insclr.feedback.feedback import read_feedback
+from insclr.feedback.things import build_gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
@@ -133,7 +134,7 @@ def test_names_answers_questions_and_learning_work_with_milvus_lite(
     query, *shown = (asking.hashes[place] for place in (screen.query, *screen.candidates))
     entry = answer(query, shown[:1], shown[1:], store.info.fingerprint, asking.expected(query, shown))
     store.append([entry, *name_thing("thing-00", "mug", [image[paths[0]]])])
-    things = gallery(store).things
+    things = build_gallery(store).things
     assert any(thing.name == "mug" for thing in things)
     again = Asking(store).questions  # made anew from the journal
     place = {one: at for at, one in enumerate(asking.hashes)}

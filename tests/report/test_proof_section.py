@@ -5,7 +5,8 @@ from pathlib import Path
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from helpers.written_run import make_run
 from insclr.data.images import list_images
-from insclr.feedback.feedback import judge, read_feedback
+from insclr.feedback.entries import judge
+from insclr.feedback.feedback import read_feedback
 from insclr.feedback.proof import FairSample, FirstResults
 from insclr.report.proof_section import report_proof
 from insclr.retrieval.index import index_images
@@ -22,11 +23,10 @@ def test_after_thirty_judged_results_the_report_gives_the_precision_of_search(tm
     for number in range(30):
         assert report_proof([store], ["Now"]) == [f"{number} of 30 results judged"]
         assert not (run / "report.html").exists()
-        drawn = FairSample([FirstResults(store)], read_feedback(store)).following()
-        assert drawn is not None
-        draw, model = drawn
+        draw = FairSample([FirstResults(store)], read_feedback(store)).draw()
+        assert draw is not None
         # Every third is said to be wrong: 20 of 30 are right, 0.667; Wilson's interval by hand: 0.488 to 0.808.
-        store.append([judge(draw.query, draw.result, draw.rank, same=number % 3 != 0, model=model)])
+        store.append([judge(draw.query, draw.result, draw.rank, same=number % 3 != 0, model=draw.model)])
     sentence = "67% of the first 5 results show the same thing (between 49% and 81%, from 30 judged results)"
     assert report_proof([store], ["Now"]) == [sentence]
     assert f"Now: {sentence}." in (run / "report.html").read_text(encoding="utf-8")

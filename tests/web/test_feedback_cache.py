@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from insclr.feedback import asking
-from insclr.feedback import feedback_cache as said_state
-from insclr.feedback.feedback import name_thing
+from insclr.feedback import asking, feedback_cache
+from insclr.feedback.entries import name_thing
 from insclr.web.served import ServedStore
 
 
@@ -17,8 +16,8 @@ def test_names_of_results_do_not_wait_for_what_takes_long_to_make(
     collection: ServedStore, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
     row = next(iter(collection.store.rows_by_path().values()))
-    said = collection.said
-    said.append(name_thing("thing-00", "mug", [row.image.hash]))
+    feedback = collection.feedback
+    feedback.append(name_thing("thing-00", "mug", [row.image.hash]))
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(*_: Any) -> None:
@@ -26,13 +25,13 @@ def test_names_of_results_do_not_wait_for_what_takes_long_to_make(
         go_on.wait(60)
         raise InterruptedError
 
-    monkeypatch.setattr(said_state, "gallery", slow)
+    monkeypatch.setattr(feedback_cache, "build_gallery", slow)
     monkeypatch.setattr(asking, "Asking", slow)
     with ThreadPoolExecutor(2) as pool:
-        making = pool.submit(said.gallery if made == "gallery" else said.screen)
+        making = pool.submit(feedback.gallery if made == "gallery" else feedback.screen)
         try:
             assert begun.wait(30)
-            assert pool.submit(said.names, [row.id]).result(timeout=10) == {row.id: "mug"}
+            assert pool.submit(feedback.names, [row.id]).result(timeout=10) == {row.id: "mug"}
         finally:
             go_on.set()
         with pytest.raises(InterruptedError):
@@ -43,8 +42,10 @@ def test_names_of_photos_that_joined_by_score_appear_once_the_gallery_is_built(
     collection: ServedStore,
 ) -> None:
     rows = collection.store.rows_by_path()
-    collection.said.append(name_thing("thing-00", "mug", [rows[f"2/{i}.png"].image.hash for i in range(7)]))
+    collection.feedback.append(
+        name_thing("thing-00", "mug", [rows[f"2/{i}.png"].image.hash for i in range(7)])
+    )
     ids = [rows["2/0.png"].id, rows["2/7.png"].id, rows["4/0.png"].id]
-    assert collection.said.names(ids) == {ids[0]: "mug"}
-    collection.said.gallery()
-    assert collection.said.names(ids) == {ids[0]: "mug", ids[1]: "mug"}
+    assert collection.feedback.names(ids) == {ids[0]: "mug"}
+    collection.feedback.gallery()
+    assert collection.feedback.names(ids) == {ids[0]: "mug", ids[1]: "mug"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from insclr.feedback.feedback import answer
+from insclr.feedback.entries import answer
 from insclr.web.decode_pool import DecodePool
 from insclr.web.learning import Learning
 from insclr.web.load import Numbers, Room
@@ -31,7 +31,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_learning_runs_no_module_of_the_current_folder(served: Served, ran: Path) -> None:
     one, other = (row.image.hash for row in list(served.stores[0].store.rows_by_path().values())[:2])
-    served.stores[0].said.append([answer(one, [other], [])])
+    served.stores[0].feedback.append([answer(one, [other], [])])
     learning = Learning(served)
     learning.start("no such recipe")
     while learning.state().state == "running":

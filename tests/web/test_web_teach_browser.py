@@ -69,7 +69,7 @@ def test_from_the_gallery_to_a_name_to_the_search_results(window: Window, collec
     window.browser.refresh()
     window.until(lambda: window.one("#name").get_attribute("value").startswith("<img"))  # type: ignore[union-attr]
     row = collection.row(int(photo.partition(":")[2]))
-    assert collection.said.said().name_of(row.image.hash) == "<img src=x onerror=alert(1)> mug"
+    assert collection.feedback.read().name_of(row.image.hash) == "<img src=x onerror=alert(1)> mug"
     window.open("things")
     window.until(lambda: window.all(".thing b:not(.unnamed)"))
     assert window.one(".thing b:not(.unnamed)").text == "<img src=x onerror=alert(1)> mug"
@@ -99,7 +99,7 @@ def test_a_screen_is_answered_by_taps_and_by_keys(window: Window, collection: Se
     assert chosen.get_attribute("aria-pressed") == "true"
     window.one("#done").click()
     window.until(lambda: window.one("#count").text == "1 screen answered")
-    said = collection.said.said()
+    said = collection.feedback.read()
     assert sum(link.same for link in said.links) == 1
     if window.one("#none").is_displayed():
         window.press("n")

@@ -178,7 +178,9 @@ def answers(
     >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
     []
     """
-    from insclr.feedback.feedback import answer, closed, read_feedback
+    from insclr.feedback.entries import answer
+    from insclr.feedback.feedback import read_feedback
+    from insclr.feedback.links import Links
 
     opened = open_store(store)
     try:
@@ -189,7 +191,7 @@ def answers(
         if query:
             alike, others = ([rows[path].image.hash for path in paths] for paths in (same, different))
             opened.append([answer(rows[query].image.hash, alike, others)])
-        found = closed(read_feedback(opened)).unsettled()
+        found = Links(read_feedback(opened).links).unresolved()
         return [
             f"{one.link.source} does not fit {', '.join(each.source for each in one.chain)}" for one in found
         ]

@@ -27,12 +27,12 @@ class Export(StrEnum):
 @names_app.command("list")
 def list_names(store: StoreName) -> None:
     """Every thing with its photos, the largest first."""
-    from insclr.feedback.things import gallery
+    from insclr.feedback.things import build_gallery
     from insclr.store import open_store
 
     opened = open_store(store)
     try:
-        found = gallery(opened)
+        found = build_gallery(opened)
     finally:
         opened.close()
     for thing in found.things:
@@ -87,18 +87,20 @@ def import_names(
 def list_answers(store: StoreName) -> None:
     """What people said and what still holds, oldest first; contradictions at the end."""
     from insclr.data.cells import one_line
-    from insclr.feedback.feedback import closed, describe_entry, read_feedback
+    from insclr.feedback.entries import describe_act
+    from insclr.feedback.feedback import read_feedback
+    from insclr.feedback.links import Links
     from insclr.store import open_store
 
     opened = open_store(store)
     try:
-        said = read_feedback(opened)
+        feedback = read_feedback(opened)
         paths = {row.image.hash: path for path, row in opened.rows_by_path().items()}
     finally:
         opened.close()
-    for entry in said.entries:
-        typer.echo(one_line(f"{entry.id}  {describe_entry(entry, paths)}"))
-    for found in closed(said).unsettled():
+    for entry in feedback.entries:
+        typer.echo(one_line(f"{entry.id}  {describe_act([entry], paths)}"))
+    for found in Links(feedback.links).unresolved():
         chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
         typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
 
@@ -112,7 +114,7 @@ def undo_answer(
 ) -> None:
     """Take back what was said."""
     from insclr.data.cells import one_line
-    from insclr.feedback.feedback import describe_entry, undo
+    from insclr.feedback.entries import describe_act, undo
     from insclr.store import open_store
 
     opened = open_store(store)
@@ -120,7 +122,7 @@ def undo_answer(
         taken = undo(opened, entry)
     finally:
         opened.close()
-    typer.echo(one_line(f"undone: {describe_entry(taken)}"))
+    typer.echo(one_line(f"undone: {describe_act(taken)}"))
 
 
 @answers_app.command("proof")

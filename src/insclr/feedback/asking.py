@@ -1,4 +1,4 @@
-"""From what people said about a store's images to screens that ask them, and to groups that a run learns from."""
+"""Questions about the images of a store, and the groups that a run learns from."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import BadImage, read_image_bytes
@@ -14,93 +13,95 @@ from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.errors import UserError
-from insclr.feedback.feedback import Feedback, links_to_learn, read_feedback
-from insclr.feedback.known import known_places
-from insclr.feedback.links import Link
-from insclr.feedback.questions import KnownImages, Questions, Screen
+from insclr.feedback.feedback import Feedback, build_links, read_feedback
+from insclr.feedback.links import Link, locate_links
+from insclr.feedback.questions import Questions, Screen
 from insclr.files import content_hash
 from insclr.neighbours.exact import nearest_rows
 from insclr.store import Store, open_store
 
 _NEIGHBOURS = 10
 _MOST_IMAGES = 10_000  # that are asked about: more would take longer than a person waits, and not ask better
-_STRANGERS = 2000  # random pairs whose mean similarity is that of strangers
+_RANDOM_PAIRS = 2000
 
 
 class Asking:
     """The images of a store, each content once, with the questions that are worth asking about them.
 
-    Of a large collection these are some drawn at random, and all that people spoke about.
+    Of a large collection these are some drawn at random, and all with feedback.
     """
 
-    def __init__(self, store: Store, said: Feedback | None = None, most: int = _MOST_IMAGES) -> None:
-        said = read_feedback(store) if said is None else said
-        by_hash = _some({row.image.hash: row.id for row in store.rows_by_path().values()}, said, most)
+    def __init__(self, store: Store, feedback: Feedback | None = None, most: int = _MOST_IMAGES) -> None:
+        feedback = read_feedback(store) if feedback is None else feedback
+        by_hash = _choose({row.image.hash: row.id for row in store.rows_by_path().values()}, feedback, most)
         self.hashes = list(by_hash)
         self.place = {image: at for at, image in enumerate(self.hashes)}
         self.ids = np.array(list(by_hash.values()), dtype=np.int64)
         if len(self.ids) < 3:
             raise UserError("There are too few photos to ask about: index at least three.")
         descriptors = store.descriptors(self.ids)  # (N, D)
-        self._links = links_to_learn(said)
-        # A model that learned from answers finds their pairs alike, which says nothing about others.
-        own = [link for link in said.links if said.asked_by.get(link.source) == store.info.fingerprint]
+        self._links = build_links(feedback)
+        self._known = locate_links(self._links, self.hashes)
+        # A model that learned from answers finds their pairs similar, which is no evidence about others.
+        own = [
+            link for link in feedback.links if feedback.asked_by.get(link.source) == store.info.fingerprint
+        ]
+        count = len(descriptors)
+        near = nearest_rows(
+            torch.from_numpy(descriptors.astype(np.float32)), torch.arange(count), min(_NEIGHBOURS, count - 1)
+        )
         self.questions = Questions(
             descriptors,
-            _neighbours(descriptors),
-            self._known(),
-            self._answers(own),
-            strangers=_strangers(descriptors),
+            near[1].numpy(),
+            self._known,
+            self._pairs(own),
+            random_pair_similarity=_random_pair_similarity(descriptors),
         )
-        self._passed_over = {self.place[image] for image in said.skipped if image in self.place}
+        self._skipped = {self.place[image] for image in feedback.skipped if image in self.place}
 
     def screen(self) -> Screen | None:
         """The screen to show next, its images as places in `hashes` and `ids`."""
-        return self.questions.screen(self._passed_over)
+        return self.questions.screen(self._skipped)
 
-    def hear(self, links: Sequence[Link]) -> None:
-        """Take in new answers."""
-        self.questions.learn(self._answers(links))
+    def add_answers(self, links: Sequence[Link]) -> None:
+        """Update the questions with new answers."""
+        self.questions.fit_curve(self._pairs(links))
         for link in links:
             self._links.add(link)
-        self.questions.know(self._known())
+        self._known = locate_links(self._links, self.hashes)
+        self.questions.update(self._known)
 
     def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
-        """How likely each image shows the same thing as the query, by what they look like alone."""
-        here = [image for image in images if image in self.place and query in self.place]
-        place = self.place.get(query, 0)
-        return {image: self.questions.expected(place, self.place[image]) for image in here}
-
-    def pass_over(self, image: str) -> None:
-        """Ask no more about this query."""
-        self._passed_over |= {self.place[image]} if image in self.place else set()
-
-    def feedback(self) -> tuple[Ids, NDArray[np.bool_], list[tuple[int, int]]]:
-        """Believed groups (N,), which images are of one that people spoke about (N,), and groups apart."""
-        groups = self.questions.believed()
-        known = self._known()
-        told = np.bincount(known.same, minlength=len(groups))[known.same] > 1
-        told[[place for pair in known.apart for place in pair]] = True
-        has_feedback = np.isin(groups, groups[told])
-        apart = {(int(groups[one]), int(groups[other])) for one, other in known.apart}
-        return groups, has_feedback, sorted(pair for pair in apart if pair[0] != pair[1])
-
-    def _known(self) -> KnownImages:
-        """What the links say of the images here."""
-        found = known_places(self._links, self.hashes)
+        """The probability that each image shows the same thing as the query, by descriptors alone."""
         place = self.place
-        return KnownImages(
-            found.same,
-            found.apart,
-            [
-                (place[link.one], place[link.other], link.wrong)
-                for link in self._links.applied
-                if link.same and link.one in place and link.other in place
-            ],
-            [(one, other) for one, other, _ in self._answers(self._links.refused())],
+        here = [image for image in images if image in place and query in place]
+        return {image: self.questions.expected(place[query], place[image]) for image in here}
+
+    def skip(self, image: str) -> None:
+        """Ask no more about this query."""
+        if image in self.place:
+            self._skipped.add(self.place[image])
+
+    def feedback_groups(self, hashes: Sequence[str], source: str = "") -> FeedbackGroups:
+        """Predicted groups of images by their hashes; an image that is not in the store is a group of its own."""
+        groups = self.questions.predicted_groups()
+        same, apart = self._known.same, self._known.apart
+        linked = np.bincount(same, minlength=len(groups))[same] > 1
+        linked[[place for pair in apart for place in pair]] = True
+        linked = np.isin(groups, groups[linked])
+        places = np.array([self.place.get(one, -1) for one in hashes], dtype=np.int64)
+        new = groups.max() + 1 + np.arange(len(places))
+        pairs = {(int(groups[one]), int(groups[other])) for one, other in apart}
+        return FeedbackGroups(
+            torch.from_numpy(np.where(places >= 0, groups[places], new)),
+            torch.from_numpy((places >= 0) & linked[places]),
+            torch.tensor(sorted(pair for pair in pairs if pair[0] != pair[1]), dtype=torch.int64).reshape(
+                -1, 2
+            ),
+            source,
         )
 
-    def _answers(self, links: Sequence[Link]) -> list[tuple[int, int, bool]]:
+    def _pairs(self, links: Sequence[Link]) -> list[tuple[int, int, bool]]:
         return [
             (self.place[link.one], self.place[link.other], link.same)
             for link in links
@@ -109,30 +110,22 @@ class Asking:
 
 
 def feedback_groups(uri: str | Path, images: ImageList) -> FeedbackGroups:
-    """What the store's people said, about the images of a list; UserError when they said nothing about these."""
+    """The feedback of a store about the images of a list; UserError when there is none about these."""
     store = open_store(uri)
     try:
-        said = read_feedback(store)
-        asking = Asking(store, said)
-        groups, has_feedback, apart = asking.feedback()
-        places = [asking.place.get(one, -1) for one in _hashes(store, images)]
+        found = Asking(store).feedback_groups(_hashes(store, images), str(uri))
     finally:
         store.close()
-    # Images that the store does not know have a group of their own.
-    own = iter(range(int(groups.max()) + 1, int(groups.max()) + 1 + len(images)))
-    of_image = [int(groups[place]) if place >= 0 else next(own) for place in places]
-    told = [bool(has_feedback[place]) if place >= 0 else False for place in places]
-    if not any(told):
+    if not bool(found.has_feedback.any()):
         raise UserError(
             f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
             f"`insclr serve {uri}`, or name some things, or leave --answers out."
         )
-    pairs = torch.tensor(apart, dtype=torch.int64).reshape(-1, 2)
-    return FeedbackGroups(torch.tensor(of_image), torch.tensor(told), pairs, str(uri))
+    return found
 
 
 def _hashes(store: Store, images: ImageList) -> list[str]:
-    """The hash of every image: from the store where the file is as it was indexed, else from its content."""
+    """The hash of every image: from the store where the file has not changed since, else from its content."""
     rows = {
         os.path.abspath(store.info.root / path): row.image  # noqa: PTH100 (links stay as the user named them)
         for path, row in store.rows_by_path().items()
@@ -150,29 +143,18 @@ def _hashes(store: Store, images: ImageList) -> list[str]:
     return found
 
 
-def _some(by_hash: dict[str, int], said: Feedback, most: int) -> dict[str, int]:
-    """So many of the images, the same ones every time; all that people spoke about are among them."""
+def _choose(by_hash: dict[str, int], feedback: Feedback, most: int) -> dict[str, int]:
+    """At most so many of the images, the same ones every time; all with feedback are among them."""
     if len(by_hash) <= most:
         return by_hash
-    has_feedback = {image for link in said.all_links() for image in (link.one, link.other)}
-    # By the hashes of their contents: as good as chance, and new photos do not exchange all others.
-    chosen = sorted(by_hash, key=lambda image: (image not in has_feedback, image))[
-        : max(most, len(has_feedback))
-    ]
+    linked = {image for link in feedback.all_links() for image in (link.one, link.other)}
+    # The order of content hashes is as good as random, and new photos do not exchange all others.
+    chosen = sorted(by_hash, key=lambda image: (image not in linked, image))[: max(most, len(linked))]
     return {image: by_hash[image] for image in chosen}
 
 
-def _strangers(descriptors: Descriptors) -> float:
-    generator = np.random.default_rng(0)
-    pairs = generator.integers(0, len(descriptors), (_STRANGERS, 2))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    return float((descriptors[pairs[:, 0]] * descriptors[pairs[:, 1]]).sum(1).mean())
-
-
-def _neighbours(descriptors: Descriptors) -> NDArray[np.int64]:
-    """The nearest other images of each, as places (N, k)."""
-    count = len(descriptors)
-    near = nearest_rows(
-        torch.from_numpy(descriptors.astype(np.float32)), torch.arange(count), min(_NEIGHBOURS, count - 1)
-    )
-    return np.asarray(near[1].numpy())
+def _random_pair_similarity(descriptors: Descriptors) -> float:
+    """The mean similarity of random pairs."""
+    pairs: Ids = np.random.default_rng(0).integers(0, len(descriptors), (_RANDOM_PAIRS, 2))
+    one, other = pairs[pairs[:, 0] != pairs[:, 1]].T
+    return float((descriptors[one] * descriptors[other]).sum(1).mean())

@@ -1,8 +1,8 @@
-"""Groups of images that hold together, made from similarities and from what people said."""
+"""Groups of images, made from similarities and from what is known about pairs."""
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +13,35 @@ Sums = NDArray[np.float32]
 
 
 class Grouping:
-    """Average-linkage agglomeration of parts, with groups that must stay apart.
+    """Average-linkage agglomeration of parts, with cannot-links.
 
     A part is an image, or images that are known to show one instance; at first every part is a group. The average
     similarity of two groups is the inner product of the sums of their unit descriptors over the product of their
     sizes.
     """
 
-    def __init__(self, sums: Sums, sizes: Ids, kinds: Ids, apart: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, sums: Sums, sizes: Ids, labels: Ids, apart: Iterable[tuple[int, int]] = ()) -> None:
         """`sums` (P, D) of the descriptors of each part and its `sizes` (P,) in images.
 
-        `kinds` (P,) number what the parts are known to show; parts of kinds that are `apart` are never joined.
+        `labels` (P,) are the known instances of the parts; parts of labels that are `apart` are never joined.
         """
         self._parts = {group: [group] for group in range(len(sums))}
         self._sums = dict(enumerate(sums))
         self._sizes = dict(enumerate(sizes.tolist()))
-        self._apart = both_ways(apart)
-        self._kinds = {group: {kind} & self._apart.keys() for group, kind in enumerate(kinds.tolist())}
+        self._apart = pair_up(apart)
+        self._labels = {group: {label} & self._apart.keys() for group, label in enumerate(labels.tolist())}
+        self._joined: dict[int, int] = {}  # group: the group that it became a part of
 
     def join_while(self, pairs: NDArray[np.int64], least: float, fewest: int = 1) -> None:
         """Join groups that a pair of parts (Q, 2) connects, the most similar first.
 
         Ends where no two have an average similarity of `least`, or where only `fewest` groups are left.
         """
-        near = self._adjacent(pairs)
+        near: dict[int, set[int]] = {group: set() for group in self._parts}
+        for one, other in pairs.tolist():
+            if one != other:
+                near[one].add(other)
+                near[other].add(one)
         heap = [
             (-self.similarity(one, other), one, other)
             for one, others in near.items()
@@ -44,23 +49,25 @@ class Grouping:
             if one < other
         ]
         heapq.heapify(heap)
-        following = max(self._parts) + 1
         while heap and -heap[0][0] >= least and len(self._parts) > fewest:
             _, one, other = heapq.heappop(heap)
-            if one not in self._parts or other not in self._parts:
+            if one not in self._parts or other not in self._parts or self._are_apart(one, other):
                 continue
-            if are_apart(self._kinds[one], self._kinds[other], self._apart):
-                continue
-            self._join(one, other, following)
-            others = (near.pop(one) | near.pop(other)) - {one, other}
-            near[following] = others
-            for third in others:
+            joint = self._join(one, other)
+            near[joint] = (near.pop(one) | near.pop(other)) - {one, other}
+            for third in near[joint]:
                 near[third] -= {one, other}
-                near[third].add(following)
-                similarity = self.similarity(following, third)
+                near[third].add(joint)
+                similarity = self.similarity(joint, third)
                 if similarity >= least:
-                    heapq.heappush(heap, (-similarity, third, following))
-            following += 1
+                    heapq.heappush(heap, (-similarity, third, joint))
+
+    def join_in_order(self, pairs: Iterable[tuple[int, int]], least: float) -> None:
+        """Join the groups of one pair of parts after the other, if they have an average similarity of `least`."""
+        for pair in pairs:
+            one, other = map(self._find, pair)
+            if one != other and self.similarity(one, other) >= least and not self._are_apart(one, other):
+                self._join(one, other)
 
     def similarity(self, one: int, other: int) -> float:
         """The average similarity of the images of two groups."""
@@ -68,30 +75,38 @@ class Grouping:
         return total / float(self._sizes[one] * self._sizes[other])
 
     def groups(self) -> Ids:
-        """The group of every part (P,), numbered from 0, that with the most images first."""
-        order = sorted(self._parts, key=lambda group: (-self._sizes[group], self._parts[group][0]))
+        """The group of every part (P,), numbered from 0, the one with the most images first."""
+        order = sorted(self._parts, key=lambda group: (-self._sizes[group], min(self._parts[group])))
         found = np.empty(sum(map(len, self._parts.values())), dtype=np.int64)
         for number, group in enumerate(order):
             found[self._parts[group]] = number
         return found
 
-    def _adjacent(self, pairs: NDArray[np.int64]) -> dict[int, set[int]]:
-        near: dict[int, set[int]] = {group: set() for group in self._parts}
-        for one, other in pairs.tolist():
-            if one != other:
-                near[one].add(other)
-                near[other].add(one)
-        return near
+    def _find(self, part: int) -> int:
+        """The group that a part is in by now."""
+        while (group := self._joined.get(part, part)) != part:
+            self._joined[part] = self._joined.get(group, group)
+            part = group
+        return part
 
-    def _join(self, one: int, other: int, joint: int) -> None:
-        self._parts[joint] = sorted(self._parts.pop(one) + self._parts.pop(other))
+    def _are_apart(self, one: int, other: int) -> bool:
+        return are_apart(self._labels[one], self._labels[other], self._apart)
+
+    def _join(self, one: int, other: int) -> int:
+        """Make one group of two; returns its number, which is new."""
+        joint = len(self._joined) + len(self._parts)
+        self._joined[one] = self._joined[other] = joint
+        fewer, more = sorted((self._parts.pop(one), self._parts.pop(other)), key=len)
+        more += fewer
+        self._parts[joint] = more
         self._sums[joint] = self._sums.pop(one) + self._sums.pop(other)
         self._sizes[joint] = self._sizes.pop(one) + self._sizes.pop(other)
-        self._kinds[joint] = self._kinds.pop(one) | self._kinds.pop(other)
+        self._labels[joint] = self._labels.pop(one) | self._labels.pop(other)
+        return joint
 
 
-def both_ways(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
-    """For everything that is in a pair, the others that it is paired with."""
+def pair_up(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """For every number in a pair, the others that it is paired with."""
     found: dict[int, set[int]] = defaultdict(set)
     for one, other in pairs:
         found[int(one)].add(int(other))
@@ -100,89 +115,60 @@ def both_ways(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
 
 
 def are_apart(some: Set[int], others: Set[int], apart: Mapping[int, Set[int]]) -> bool:
-    """Whether one of `some` kinds is apart from one of the `others`."""
+    """Whether one of `some` labels is apart from one of the `others`."""
     if len(some) > len(others):
         some, others = others, some
-    return any(not apart[kind].isdisjoint(others) for kind in some)
-
-
-def group_images(
-    descriptors: Descriptors,
-    neighbours: NDArray[np.int64],
-    same: Ids,
-    apart: Iterable[tuple[int, int]],
-    *,
-    least: float,
-    fewest: int = 1,
-) -> Ids:
-    """Groups (N,) of images that are alike, numbered from 0, the largest first.
-
-    `neighbours` (N, k) are the nearest images of each. Images whose numbers in `same` (N,) are `apart` are never in
-    one group; images of one number need not be (`join_known` does that).
-    """
-    ones = np.ones(len(descriptors), dtype=np.int64)
-    grouping = Grouping(descriptors.astype(np.float32), ones, same, apart)
-    grouping.join_while(neighbour_pairs(neighbours), least, fewest)
-    return grouping.groups()
+    return any(not apart[label].isdisjoint(others) for label in some)
 
 
 def join_known(groups: Ids, same: Ids, apart: Iterable[tuple[int, int]]) -> Ids:
-    """The groups (N,) with those joined that have images of one number in `same` (N,), numbered from 0.
+    """Join the groups (N,) that have images of one label in `same` (N,); the result is numbered from 0.
 
-    A group that holds more images of another number is mixed, or the two were never compared: then the images alone
-    move, to a group where their number has most, or to one of their own. So they do where numbers would come together
-    that are `apart`.
+    A group may hold more images of another label: it is mixed, or the two were never compared. Then only the images
+    move, to a group where their label has most, or to a new one. The same happens where a join would bring labels
+    together that are `apart`.
     """
-    forbidden = both_ways(apart)
+    forbidden = pair_up(apart)
     sizes = np.bincount(groups)
-    members = _places(same)
-    kinds: list[set[int]] = [set() for _ in sizes]
-    for kind, images in members.items():
-        if kind in forbidden:
-            for group in np.unique(groups[images]):
-                kinds[group].add(kind)
-    has_feedback = sorted(
-        (kind for kind in members if len(members[kind]) > 1), key=lambda k: -len(members[k])
-    )
-    owner = _owners(groups, members, has_feedback)
+    members = places_of(same)
+    labels: list[set[int]] = [set() for _ in sizes]  # of every group, those that are apart from others
+    for label in forbidden.keys() & members.keys():
+        for group in np.unique(groups[members[label]]):
+            labels[group].add(label)
+    linked = sorted((label for label in members if len(members[label]) > 1), key=lambda k: -len(members[k]))
+    most: dict[int, tuple[int, int]] = {}  # group: images of the label that has most in it, and this label
+    for label in linked:
+        for group, count in zip(*np.unique(groups[members[label]], return_counts=True), strict=True):
+            if count > most.get(int(group), (0, 0))[0]:
+                most[int(group)] = int(count), label
     root = np.arange(len(sizes))  # of every group
     moved: dict[int, int] = {}  # image: group
-    for kind in has_feedback:
-        images = members[kind]
-        parts = sorted(np.unique(groups[images]), key=lambda part: (owner[part] != kind, -sizes[part], part))
+    for label in linked:
+        images = members[label]
+        parts = sorted(np.unique(groups[images]), key=lambda p: (most[p][1] != label, -sizes[p], p))
         if len(parts) == 1:
             continue
-        if owner[parts[0]] != kind:
-            moved |= dict.fromkeys(images.tolist(), -1 - kind)  # below 0: a group of their own
+        if most[parts[0]][1] != label:
+            moved |= dict.fromkeys(images.tolist(), -1 - label)  # below 0: a new group
             continue
         base = int(root[parts[0]])
         for part in parts[1:]:
             other, base = int(root[part]), int(root[base])
             if other == base:
                 continue
-            if owner[part] != kind or are_apart(kinds[base], kinds[other], forbidden):
+            if most[part][1] != label or are_apart(labels[base], labels[other], forbidden):
                 moved |= {int(image): base for image in images if groups[image] == part}
                 continue
             root[root == other] = base
-            kinds[base] |= kinds[other]
+            labels[base] |= labels[other]
     found = root[groups]
     for image, group in moved.items():
         found[image] = root[group] if group >= 0 else group
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
-def _owners(groups: Ids, members: Mapping[int, Ids], kinds: Sequence[int]) -> dict[int, int]:
-    """The kind that has most images in a group, for every group with images of `kinds`; the first of equals."""
-    most: dict[int, tuple[int, int]] = {}  # group: images, kind
-    for kind in kinds:
-        for group, count in zip(*np.unique(groups[members[kind]], return_counts=True), strict=True):
-            if count > most.get(int(group), (0, 0))[0]:
-                most[int(group)] = int(count), kind
-    return {group: kind for group, (_, kind) in most.items()}
-
-
-def _places(numbers: Ids) -> dict[int, Ids]:
-    """Where each number stands."""
+def places_of(numbers: Ids) -> dict[int, Ids]:
+    """The places of each number in `numbers` (N,)."""
     order = np.argsort(numbers, kind="stable")
     values, starts = np.unique(numbers[order], return_index=True)
     return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True))

@@ -1,20 +1,18 @@
-"""Names out of a store and into it: CSV, folders of links, XMP sidecars; from folders, a CSV or another store."""
+"""Export names of a store as CSV, folders of links or XMP sidecars; import them from folders, a CSV or a store."""
 
 import csv
-import io
 import os
 import re
-import secrets
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import escape
 
 from insclr.data.cells import safe_cell, text_of_cell
 from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.feedback.feedback import add_images, checked_name, name_thing, read_feedback
-from insclr.feedback.things import gallery
+from insclr.feedback.entries import add_images, check_name, name_thing, new_thing_id
+from insclr.feedback.feedback import read_feedback, replay
+from insclr.feedback.things import build_gallery
 from insclr.files import whole_file
 from insclr.store import Entry, Row, Store, open_store
 
@@ -30,49 +28,45 @@ _XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 """
 
 
-def named_rows(store: Store) -> Iterator[tuple[str, Row, bool]]:
-    """The name of every photo that has one, its row, and whether a person said so; by name and path."""
+def named_rows(store: Store) -> list[tuple[str, Row, bool]]:
+    """The name of every photo that has one, its row, and whether a person put it there; by name and path."""
     found = [
-        (thing.name, row, row.image.hash in thing.said)
-        for thing in gallery(store).things
+        (thing.name, row, row.image.hash in thing.confirmed)
+        for thing in build_gallery(store).things
         for row in thing.rows
         if thing.name
     ]
-    return iter(sorted(found, key=lambda one: (one[0], one[1].image.path)))
+    return sorted(found, key=lambda one: (one[0], one[1].image.path))
 
 
 def export_csv(store: Store, file: Path) -> int:
-    """Write path, name and who said it; cells that a spreadsheet would run are quoted. Gives the photos written."""
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(["path", "name", "by"])
-    count = 0
-    for name, row, said in named_rows(store):
-        table.writerow([safe_cell(row.image.path), safe_cell(name), "person" if said else "score"])
-        count += 1
-    with whole_file(file) as scratch:
-        scratch.write_text(text.getvalue(), encoding="utf-8", newline="")
-    return count
+    """Write path, name and by whom; cells that a spreadsheet would run are quoted. Returns the photos written."""
+    rows = named_rows(store)
+    with whole_file(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["path", "name", "by"])
+        for name, row, confirmed in rows:
+            table.writerow([safe_cell(row.image.path), safe_cell(name), "person" if confirmed else "score"])
+    return len(rows)
 
 
 def export_links(store: Store, folder: Path) -> int:
     """A folder for every name with links to its photos; links that are there already are left."""
-    count = 0
-    for name, row, _ in named_rows(store):
+    rows = named_rows(store)
+    for name, row, _ in rows:
         home = folder / folder_name(name)
         home.mkdir(parents=True, exist_ok=True)
         source = Path(os.path.abspath(store.info.root / row.image.path))  # noqa: PTH100
         link = home / f"{row.image.hash[:8]}-{source.name}"
         if not link.is_symlink() and not link.exists():
             link.symlink_to(source)
-        count += 1
-    return count
+    return len(rows)
 
 
 def export_xmp(store: Store, folder: Path) -> int:
     """A sidecar PATH.xmp with the name as a keyword for every named photo, in folders like those of the photos."""
-    count = 0
-    for name, row, _ in named_rows(store):
+    rows = named_rows(store)
+    for name, row, _ in rows:
         path = PurePosixPath(row.image.path)
         inside = Path(*path.parts[1:]) if path.is_absolute() else Path(path)
         file = folder / inside.parent / f"{inside.name}.xmp"
@@ -83,8 +77,7 @@ def export_xmp(store: Store, folder: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as scratch:
             scratch.write_text(_XMP.format(name=escape(name)), encoding="utf-8")
-        count += 1
-    return count
+    return len(rows)
 
 
 def folder_name(name: str) -> str:
@@ -94,9 +87,9 @@ def folder_name(name: str) -> str:
 
 
 def import_names(store: Store, source: str) -> int:
-    """Take names from a CSV (path, name), another store, or, as `folders`, the folders the photos are in.
+    """Import names from a CSV (path, name), another store, or, as `folders`, the folders the photos are in.
 
-    Gives the photos that were named. A store brings all that was said in it, answers too.
+    Returns how many photos were named. A store brings all of its feedback, answers too.
     """
     if source == "folders":
         wanted = _from_folders(store)
@@ -107,7 +100,7 @@ def import_names(store: Store, source: str) -> int:
     things = {thing.name: thing.id for thing in read_feedback(store).things.values() if thing.name}
     entries: list[Entry] = []
     for name, images in sorted(wanted.items()):
-        id_ = things.get(name) or f"thing-{secrets.token_hex(8)}"
+        id_ = things.get(name) or new_thing_id()
         if name not in things:
             entries += name_thing(id_, name, [])
         entries += add_images(id_, images)
@@ -119,12 +112,11 @@ def _from_store(store: Store, source: str) -> int:
     other = open_store(source)
     try:
         entries = other.journal()
-        names = read_feedback(other)
     finally:
         other.close()
     store.append(entries)
     here = {row.image.hash for row in store.rows_by_path().values()}
-    return sum(image in here for image in names.thing_of)
+    return sum(image in here for image in replay(entries).thing_of)
 
 
 def _from_folders(store: Store) -> dict[str, list[str]]:
@@ -132,7 +124,7 @@ def _from_folders(store: Store) -> dict[str, list[str]]:
     for path, row in sorted(store.rows_by_path().items()):
         name = PurePosixPath(path).parent.name
         if name:
-            wanted[checked_name(name)].append(row.image.hash)
+            wanted[check_name(name)].append(row.image.hash)
     if not wanted:
         raise UserError(
             "The photos of this store are in no folders of their own: give a CSV (path, name) instead."
@@ -147,6 +139,6 @@ def _from_csv(store: Store, file: Path) -> dict[str, list[str]]:
         path, name = text_of_cell(cells["path"]), text_of_cell(cells["name"])
         if path not in rows:
             raise UserError(f"{file}, line {line}: there is no photo {path} in the store.")
-        if checked_name(name):
-            wanted[checked_name(name)].append(rows[path].image.hash)
+        if check_name(name):
+            wanted[check_name(name)].append(rows[path].image.hash)
     return wanted

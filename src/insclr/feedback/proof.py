@@ -1,4 +1,4 @@
-"""How precise search is on one's own photos: a fair sample of results, judged by a person, with an interval."""
+"""The precision of search on one's own photos: a fair sample of results, judged by a person, with an interval."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ import numpy as np
 from insclr.feedback.feedback import Feedback
 from insclr.store import Store
 
+_DRAWS = 2000
 DEPTH = 5  # results are drawn from so many first ones
-ENOUGH = 30  # judgements before anything is said
+ENOUGH = 30  # judgements before a precision is reported
 _Z = 1.959964  # 95 %
 
 
@@ -21,6 +22,7 @@ class Draw:
     query: str
     rank: int  # from 1
     result: str
+    model: str  # its fingerprint
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,7 @@ class Precision:
 
 
 class FirstResults:
-    """What searching a store for its own images gives first; found once and kept.
-
-    It holds as long as the version of the store does.
-    """
+    """The first results of searching a store for its own images, kept while the store has the same version."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -81,22 +80,29 @@ class FirstResults:
 
 
 class FairSample:
-    """Queries and ranks drawn uniformly, the same for every model, and what was judged of the results."""
+    """Queries and ranks drawn uniformly, the same for every model, and the judgements of the results."""
 
-    def __init__(self, results: Sequence[FirstResults], said: Feedback, seed: int = 0) -> None:
+    def __init__(self, results: Sequence[FirstResults], feedback: Feedback, seed: int = 0) -> None:
         self._results = results
-        self._judged = {(one.query, one.result): one.same for one in said.judged}
-        common = set.intersection(*(set(one.images) for one in results))
-        asked = list(dict.fromkeys((one.query, one.rank) for one in said.judged if one.query in common))
-        self._draws = [*asked, *_drawn(sorted(common), 2000, seed + len(asked), set(asked))]
+        self._judged = {(one.query, one.result): one.same for one in feedback.judged}
+        images = set.intersection(*(set(one.images) for one in results))
+        asked = dict.fromkeys((one.query, one.rank) for one in feedback.judged if one.query in images)
+        common = sorted(images)
+        generator = np.random.default_rng(seed + len(asked))
+        drawn: list[tuple[str, int]] = []
+        if common:
+            queries = generator.integers(0, len(common), _DRAWS)
+            ranks = generator.integers(1, DEPTH + 1, _DRAWS)
+            drawn = [(common[query], int(rank)) for query, rank in zip(queries, ranks, strict=True)]
+        self._draws = list(dict.fromkeys([*asked, *drawn]))
 
-    def following(self) -> tuple[Draw, str] | None:
-        """The next result to judge and the fingerprint of its model; None when all are judged."""
+    def draw(self) -> Draw | None:
+        """The next result to judge; None when all are judged."""
         for query, rank in self._draws:
             for one in self._results:
                 result = one.at(query, rank)
                 if result and (query, result) not in self._judged:
-                    return Draw(query, rank, result), one.store.info.fingerprint
+                    return Draw(query, rank, result, one.store.info.fingerprint)
         return None
 
     def precision(self, place: int) -> Precision:
@@ -108,15 +114,3 @@ class FairSample:
                 judged += 1
                 right += self._judged[query, results[place]]
         return Precision(right, judged)
-
-
-def _drawn(
-    images: Sequence[str], count: int, seed: int, known: set[tuple[str, int]]
-) -> list[tuple[str, int]]:
-    if not images:
-        return []
-    generator = np.random.default_rng(seed)
-    queries = generator.integers(0, len(images), count)
-    ranks = generator.integers(1, DEPTH + 1, count)
-    drawn = ((images[query], int(rank)) for query, rank in zip(queries, ranks, strict=True))
-    return [one for one in dict.fromkeys(drawn) if one not in known]

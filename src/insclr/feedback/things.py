@@ -1,6 +1,5 @@
 """The things of a store: groups of photos by similarity, corrected and named by people."""
 
-import secrets
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.feedback.cluster import cluster
-from insclr.feedback.feedback import Feedback, links_to_learn, name_thing, read_feedback
-from insclr.retrieval.score import LIKELY, ScoreCurve, score_curve_of
+from insclr.feedback.entries import name_thing, new_thing_id
+from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
+from insclr.retrieval.score import LIKELY, score_curve_of
 from insclr.store import Entry, Row, Store
 
-_GROUP = "group-"  # before the hash of the most central photo, for a thing that nobody spoke about
+_GROUP = "group-"  # before the hash of the most central photo, for a thing without feedback
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,16 @@ class ShownThing:
     id: str
     name: str
     rows: tuple[Row, ...]  # the most central first
-    said: frozenset[str] = (
+    confirmed: frozenset[str] = (
         frozenset()
-    )  # hashes of photos that people put here; the others joined by their score
+    )  # hashes of photos that people put here; the others joined by score
     score: float = 1.0  # how likely two of its photos show the same thing, on average
     hidden: bool = False
 
     @property
     def uncertain(self) -> bool:
-        """Whether it may be several things: nobody named it, and its photos are not alike enough."""
-        return not self.said and self.score < LIKELY
+        """Whether it may be several things: it has no feedback, and its photos are not alike enough."""
+        return not self.confirmed and self.score < LIKELY
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Gallery:
         for thing in self.things:
             if thing.id == id_:
                 return thing
-        image = id_.removeprefix(_GROUP) if id_.startswith(_GROUP) else ""
+        image = id_.removeprefix(_GROUP)
         for thing in self.things:
-            if image and any(row.image.hash == image for row in thing.rows):
+            if image != id_ and any(row.image.hash == image for row in thing.rows):
                 return thing
         raise UserError("This thing is not there any more: go back to the gallery.")
 
@@ -61,51 +60,47 @@ class Gallery:
         return {row.id: thing for thing in self.things for row in thing.rows}
 
 
-def gallery(store: Store, said: Feedback | None = None) -> Gallery:
-    """Group the photos of a store; those that people spoke of are where they put them.
+def build_gallery(store: Store, feedback: Feedback | None = None) -> Gallery:
+    """Group the photos of a store; those that people put into a thing are there.
 
-    A photo that nobody spoke of is with the thing that most of its group belongs to.
+    A photo without feedback is with the thing that most of its group belongs to, unless it was told from that thing.
     """
-    said = read_feedback(store) if said is None else said
-    groups = cluster(store, 1, links=links_to_learn(said))
-    apart: dict[str, set[str]] = defaultdict(set)  # image: others that were said to show something else
-    for link in said.links:
+    feedback = read_feedback(store) if feedback is None else feedback
+    apart: dict[str, set[str]] = defaultdict(set)  # image: images of other things
+    for link in feedback.links:
         if not link.same:
             apart[link.one].add(link.other)
             apart[link.other].add(link.one)
     members: dict[str, list[Row]] = defaultdict(list)
     alone: list[Row] = []
-    for group in groups:
-        things = Counter(
-            said.thing_of[row.image.hash] for row in group.rows if row.image.hash in said.thing_of
-        )
-        common = things.most_common(1)[0][0] if things else ""
-        rest = [row for row in group.rows if row.image.hash not in said.thing_of]
+    for group in cluster(store, 1, links=build_links(feedback)):
+        things: Counter[str] = Counter()
+        rest: list[Row] = []
         for row in group.rows:
-            if row.image.hash in said.thing_of:
-                members[said.thing_of[row.image.hash]].append(row)
-        if common:
-            thing = said.things[common].images
-            members[common] += [row for row in rest if apart[row.image.hash].isdisjoint(thing)]
-            rest = [row for row in rest if not apart[row.image.hash].isdisjoint(thing)]
+            if thing := feedback.thing_of.get(row.image.hash):
+                things[thing] += 1
+                members[thing].append(row)
+            else:
+                rest.append(row)
+        if things:
+            common = things.most_common(1)[0][0]
+            images = feedback.things[common].images
+            members[common] += [row for row in rest if apart[row.image.hash].isdisjoint(images)]
+            rest = [row for row in rest if not apart[row.image.hash].isdisjoint(images)]
         if len(rest) > 1:
             members[f"{_GROUP}{rest[0].image.hash}"] = rest
         else:
             alone += rest
-    curve = score_curve_of(store)
-    flat = [row.id for rows in members.values() for row in rows]
-    descriptors = iter(np.split(store.descriptors(flat), np.cumsum([len(rows) for rows in members.values()])))
-    shown = [_shown(curve, next(descriptors), said, id_, rows) for id_, rows in members.items()]
-    shown.sort(key=lambda thing: (-len(thing.rows), not thing.name, thing.name, thing.id))
-    return Gallery(tuple(shown), tuple(alone))
+    shown = _show_things(store, feedback, members)
+    return Gallery(tuple(sorted(shown, key=lambda t: (-len(t.rows), not t.name, t.name, t.id))), tuple(alone))
 
 
-def assign_permanent_id(thing: ShownThing) -> tuple[str, list[Entry]]:
-    """An id that stays, and the entries that make it so for a group that nobody spoke about."""
+def assign_permanent_id(thing: ShownThing, name: str = "") -> tuple[str, list[Entry]]:
+    """The thing's id, and for a group without feedback the entries that give it a permanent one and a name."""
     if not thing.id.startswith(_GROUP):
         return thing.id, []
-    id_ = f"thing-{secrets.token_hex(8)}"
-    return id_, name_thing(id_, "", [row.image.hash for row in thing.rows])
+    id_ = new_thing_id()
+    return id_, name_thing(id_, name, [row.image.hash for row in thing.rows])
 
 
 def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
@@ -116,18 +111,17 @@ def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
     return [found[one] for one in ids]
 
 
-def _shown(
-    curve: ScoreCurve, descriptors: Descriptors, said: Feedback, id_: str, rows: list[Row]
-) -> ShownThing:
-    """A thing of these rows with their descriptors (rows, D)."""
-    total = descriptors.sum(0)
-    count = len(rows)
-    average = (float(total @ total) - count) / (count * (count - 1)) if count > 1 else 1.0
-    score = float(curve.score(np.array([average], dtype=np.float32))[0])
-    thing = said.things.get(id_)
-    central = [rows[i] for i in np.argsort(-(descriptors @ total), kind="stable")]
-    if thing is None:
-        # Numbered by a photo that the group keeps when others join it.
-        return ShownThing(f"{_GROUP}{central[0].image.hash}", "", tuple(central), score=score)
-    here = frozenset(thing.images)
-    return ShownThing(id_, thing.name, tuple(central), here, score, thing.hidden)
+def _show_things(store: Store, feedback: Feedback, members: dict[str, list[Row]]) -> list[ShownThing]:
+    curve = score_curve_of(store)
+    flat = store.descriptors([row.id for rows in members.values() for row in rows])
+    by_thing = np.split(flat, np.cumsum([len(rows) for rows in members.values()])[:-1]) if members else []
+    found = []
+    for (id_, rows), descriptors in zip(members.items(), by_thing, strict=True):
+        total, count = descriptors.sum(0), len(rows)
+        average = (float(total @ total) - count) / (count * (count - 1)) if count > 1 else 1.0
+        score = float(curve.score(np.array([average], dtype=np.float32))[0])
+        central = tuple(rows[i] for i in np.argsort(-(descriptors @ total), kind="stable"))
+        # A group is numbered by a photo that it keeps when others join it.
+        thing = feedback.things.get(id_) or Thing(f"{_GROUP}{central[0].image.hash}")
+        found.append(ShownThing(thing.id, thing.name, central, frozenset(thing.images), score, thing.hidden))
+    return found

@@ -137,7 +137,7 @@ def _answer(
     own = {one.row.image.hash for one in rows if one.box is None}
     own |= {content_hash(one.content) for one in query.uploads if one.box is None}
     matches = search_set(home.store, descriptors, asked, details, own=own)
-    names = home.said.names([match.id for match in matches])
+    names = home.feedback.names([match.id for match in matches])
     root = served.settings.root_path
     return SearchAnswer(
         store=store,
@@ -175,7 +175,7 @@ def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     """What is known of an indexed picture."""
     home = served.store(store)
     found = home.row(int(row))
-    name = home.said.names([found.id]).get(found.id, "")
+    name = home.feedback.names([found.id]).get(found.id, "")
     return picture_answer(store, found, served.settings.root_path, name)
 
 

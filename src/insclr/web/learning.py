@@ -52,7 +52,7 @@ class Learning:
                 409,
                 f"this store is elsewhere: run `insclr learn {home.store.uri} --out FOLDER` and serve its store",
             )
-        if not home.said.said().links and not home.said.said().things:
+        if not home.feedback.read().links and not home.feedback.read().things:
             raise Refused(
                 409, "nobody has said anything yet: answer some questions or name some things first"
             )

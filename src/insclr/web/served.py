@@ -53,7 +53,7 @@ class ServedStore:
         self.describer = describer
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
         self._results: tuple[str, FirstResults] | None = None
-        self.said = FeedbackCache(store)
+        self.feedback = FeedbackCache(store)
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from insclr.feedback.feedback import answer, answer_links, closed, judge, skip
-from insclr.feedback.links import Link
+from insclr.feedback.entries import answer, judge, skip
+from insclr.feedback.links import Link, Links
 from insclr.feedback.proof import ENOUGH, FairSample
 from insclr.store import Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
@@ -94,8 +94,8 @@ class LearnAnswer(BaseModel):
 def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
     """The screen whose answers are expected to change most."""
     home = served.store(store)
-    found, asking = home.said.screen()
-    said = home.said.said()
+    found, asking = home.feedback.screen()
+    feedback = home.feedback.read()
     pictures = []
     if found is not None:
         ids = [int(asking.ids[place]) for place in (found.query, *found.candidates)]
@@ -105,7 +105,7 @@ def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
         fingerprint=home.store.info.fingerprint,
         query=pictures[0] if pictures else None,
         candidates=pictures[1:],
-        screens=sum(entry.kind == "answer" for entry in said.entries),
+        screens=sum(entry.kind == "answer" for entry in feedback.entries),
         contradictions=_contradictions(served, store),
     )
 
@@ -122,9 +122,9 @@ def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnsw
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
     if query in (*same, *different) or set(same) & set(different):
         raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
-    expected = home.said.expected(query, [*same, *different])
+    expected = home.feedback.expected(query, [*same, *different])
     entry = answer(query, same, different, home.store.info.fingerprint, expected)
-    home.said.hear(entry, answer_links(entry))
+    home.feedback.add_answer(entry)
     return screen(served, store)
 
 
@@ -133,7 +133,7 @@ def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswe
     """Pass over a screen; gives the next one."""
     home = served.store(store)
     home.require_shown(body.fingerprint)
-    home.said.hear(skip(_image(served, home, body.query)), [])
+    home.feedback.add_answer(skip(_image(served, home, body.query)))
     return screen(served, store)
 
 
@@ -141,14 +141,14 @@ def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswe
 def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     """The next result of the fair sample, and how precise search is as far as it was judged."""
     home = served.store(store)
-    said = home.said.said()
+    feedback = home.feedback.read()
     stores = served.stores
-    drawn = FairSample([one.results() for one in stores], said)
+    drawn = FairSample([one.results() for one in stores], feedback)
     found = [drawn.precision(place) for place in range(len(stores))]
-    following = drawn.following()
+    draw = drawn.draw()
     query = result = None
-    if following is not None:
-        ids, images = home.results().images, (following[0].query, following[0].result)
+    if draw is not None:
+        ids, images = home.results().images, (draw.query, draw.result)
         shown = home.store.rows([ids[image] for image in images if image in ids])
         if len(shown) == 2:
             query, result = (_picture(served, store, row) for row in shown)
@@ -156,9 +156,9 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         fingerprint=home.store.info.fingerprint,
         query=query,
         result=result,
-        rank=following[0].rank if following else 0,
-        model=following[1] if following else "",
-        judged=len(said.judged),
+        rank=draw.rank if draw else 0,
+        model=draw.model if draw else "",
+        judged=len(feedback.judged),
         counted=found[0].judged,
         enough=ENOUGH,
         sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(stores, found, strict=True)],
@@ -173,7 +173,7 @@ def judge_result(request: Request, served: Offer, store: StoreNumber, body: Judg
     if body.model not in {one.store.info.fingerprint for one in served.stores}:
         raise Refused(409, "the model of this result is not served any more: nothing was written")
     query, result = _image(served, home, body.query), _image(served, home, body.result)
-    home.said.append([judge(query, result, body.rank, same=body.same, model=body.model)])
+    home.feedback.append([judge(query, result, body.rank, same=body.same, model=body.model)])
     following = sample(served, store)
     proving: Proving = request.app.state.proving
     proving.judged(following.counted)
@@ -220,7 +220,7 @@ def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
 
 def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
     home = served.store(store)
-    found = closed(home.said.said()).unsettled()[-_MOST_CONTRADICTIONS:]
+    found = Links(home.feedback.read().links).unresolved()[-_MOST_CONTRADICTIONS:]
     if not found:
         return []
     rows = {row.image.hash: row for row in home.store.rows_by_path().values()}

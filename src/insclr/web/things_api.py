@@ -1,21 +1,20 @@
 """The API of the gallery: things, their names, and what people correct."""
 
-import secrets
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from insclr.feedback.feedback import (
+from insclr.feedback.entries import (
     MAX_NAME,
-    as_one,
-    describe_entry,
+    describe_act,
+    find_act,
     hide_thing,
     merge_things,
     name_thing,
+    new_thing_id,
     remove_images,
     undo,
-    whole_act,
 )
 from insclr.feedback.things import ShownThing, assign_permanent_id, hashes_of
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
@@ -117,14 +116,14 @@ def things(
 ) -> GalleryAnswer:
     """The things of a store: groups of photos, corrected and named by people."""
     home = served.store(store)
-    found = home.said.gallery()
+    found = home.feedback.gallery()
     shown = [one for one in found.things if hidden or not one.hidden]
-    entries = home.said.said().entries
+    entries = home.feedback.read().entries
     return GalleryAnswer(
         things=[_thing(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
-        undo=describe_entry(as_one(whole_act(entries[-1], entries))) if entries else "",
+        undo=describe_act(find_act(entries[-1], entries)) if entries else "",
     )
 
 
@@ -133,7 +132,7 @@ def alone(
     served: Offer, store: StoreNumber, count: Annotated[int, Query(ge=1, le=200)] = 60
 ) -> list[PictureAnswer]:
     """Photos that match nothing."""
-    rows = served.store(store).said.gallery().alone[:count]
+    rows = served.store(store).feedback.gallery().alone[:count]
     return [picture_answer(store, row, served.settings.root_path) for row in rows]
 
 
@@ -144,7 +143,8 @@ def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
     root = served.settings.root_path
     pictures = [
         ThingPicture(
-            **picture_answer(store, row, root, found.name).model_dump(), said=row.image.hash in found.said
+            **picture_answer(store, row, root, found.name).model_dump(),
+            said=row.image.hash in found.confirmed,
         )
         for row in found.rows[:_MOST_SHOWN]
     ]
@@ -159,12 +159,8 @@ def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
 def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done:
     """Give a thing a name."""
     home, found = _found(served, store, thing)
-    id_, entries = assign_permanent_id(found)
-    if entries:  # its photos and its name are one act, and one undo
-        entries = name_thing(id_, body.name, [row.image.hash for row in found.rows])
-    else:
-        entries = name_thing(id_, body.name, [])
-    home.said.append(entries)
+    id_, entries = assign_permanent_id(found, body.name)
+    home.feedback.append(entries or name_thing(id_, body.name, []))
     return Done(id=id_, said="named")
 
 
@@ -174,7 +170,7 @@ def remove(served: Offer, store: StoreNumber, thing: ThingId, body: Chosen) -> D
     home, found = _found(served, store, thing)
     images = hashes_of(found, _ids(served, home, body))
     id_, entries = assign_permanent_id(found)
-    home.said.append([*entries, *remove_images(id_, images)])
+    home.feedback.append([*entries, *remove_images(id_, images)])
     return Done(id=id_, said=f"{len(images)} taken out")
 
 
@@ -186,8 +182,8 @@ def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Do
     if len(images) == len(found.rows):
         raise Refused(400, "leave at least one photo in the thing that you split")
     id_, entries = assign_permanent_id(found)
-    own = f"thing-{secrets.token_hex(8)}"
-    home.said.append([*entries, *name_thing(own, body.name, images, split_from=id_)])
+    own = new_thing_id()
+    home.feedback.append([*entries, *name_thing(own, body.name, images, split_from=id_)])
     return Done(id=own, said="split")
 
 
@@ -195,12 +191,12 @@ def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Do
 def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Done:
     """Say that a thing is another one."""
     home, found = _found(served, store, thing)
-    into = home.said.gallery().thing(body.into)
+    into = home.feedback.gallery().thing(body.into)
     if into.id == found.id:
         raise Refused(400, "a thing cannot be joined with itself")
     id_, entries = assign_permanent_id(found)
     into_id, more = assign_permanent_id(into)
-    home.said.append([*entries, *more, merge_things(into_id, id_)])
+    home.feedback.append([*entries, *more, merge_things(into_id, id_)])
     return Done(id=into_id, said="joined")
 
 
@@ -209,7 +205,7 @@ def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Don
     """Leave a thing out of the gallery, or show it again."""
     home, found = _found(served, store, thing)
     id_, entries = assign_permanent_id(found)
-    home.said.append([*entries, hide_thing(id_, hidden=body.hidden)])
+    home.feedback.append([*entries, hide_thing(id_, hidden=body.hidden)])
     return Done(id=id_, said="hidden" if body.hidden else "shown")
 
 
@@ -217,14 +213,14 @@ def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Don
 def take_back(served: Offer, store: StoreNumber, body: Undone) -> Done:
     """Take back what was said last, or an entry by its id."""
     home = served.store(store)
-    entry = undo(home.store, body.entry)
-    home.said.changed()
-    return Done(id=entry.id, said=describe_entry(entry))
+    act = undo(home.store, body.entry)
+    home.feedback.invalidate()
+    return Done(id=act[-1].id, said=describe_act(act))
 
 
 def _found(served: Served, store: int, thing: str) -> tuple[ServedStore, ShownThing]:
     home = served.store(store)
-    return home, home.said.gallery().thing(thing)
+    return home, home.feedback.gallery().thing(thing)
 
 
 def _ids(served: Served, home: ServedStore, chosen: Chosen) -> list[int]:
@@ -241,7 +237,7 @@ def _thing(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
         id=thing.id,
         name=thing.name,
         photos=len(thing.rows),
-        said=sum(row.image.hash in thing.said for row in thing.rows),
+        said=sum(row.image.hash in thing.confirmed for row in thing.rows),
         uncertain=thing.uncertain,
         hidden=thing.hidden,
         covers=[picture_answer(store, row, root, thing.name) for row in thing.rows[:_COVERS]],

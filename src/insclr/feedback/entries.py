@@ -1,0 +1,149 @@
+"""The journal's entries: what a person does, as an entry, in words, and undone."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from insclr.data.cells import one_line
+from insclr.errors import UserError
+from insclr.feedback.feedback import read_feedback
+from insclr.store import Entry, Store, new_entry
+
+MAX_NAME = 120  # characters
+_MAX_IMAGES = 400  # in one entry
+
+
+def answer(
+    query: str,
+    same: Sequence[str],
+    different: Sequence[str],
+    model: str = "",
+    expected: Mapping[str, float] | None = None,
+) -> Entry:
+    """An answered screen: the candidates that show the same thing as the query, and those that do not.
+
+    `model` is the fingerprint of the model that chose the candidates. `expected` holds its probability of "the same"
+    for each of them: an unexpected answer may be a mistake and is asked for again.
+    """
+    data: dict[str, Any] = {"query": query, "same": list(same), "different": list(different), "model": model}
+    if expected:
+        data["expected"] = {image: round(likely, 3) for image, likely in expected.items()}
+    return new_entry("answer", data)
+
+
+def skip(query: str) -> Entry:
+    """A screen that is not shown again."""
+    return new_entry("skip", {"query": query})
+
+
+def judge(query: str, result: str, rank: int, *, same: bool, model: str) -> Entry:
+    """A judged result of the fair sample, `model` being a fingerprint; it measures and is never learned from."""
+    data = {"query": query, "result": result, "rank": rank, "same": same, "model": model}
+    return new_entry("judge", data)
+
+
+def name_thing(thing: str, name: str, images: Sequence[str], split_from: str = "") -> list[Entry]:
+    """Name these images one thing; without images, rename the thing.
+
+    `split_from` is the thing that they were taken out of, which they do not show.
+    """
+    data = {"thing": thing, "name": check_name(name), "split_from": split_from}
+    return _split(kind="name", data=data, images=images) or [new_entry("name", data | {"images": []})]
+
+
+def add_images(thing: str, images: Sequence[str]) -> list[Entry]:
+    """Images that show the thing."""
+    return _split("add", {"thing": thing}, images)
+
+
+def remove_images(thing: str, images: Sequence[str]) -> list[Entry]:
+    """Images that do not show the thing."""
+    return _split("remove", {"thing": thing}, images)
+
+
+def merge_things(into: str, thing: str) -> Entry:
+    """Both are one thing."""
+    return new_entry("merge", {"into": into, "thing": thing})
+
+
+def hide_thing(thing: str, *, hidden: bool) -> Entry:
+    """Leave a thing out of the gallery, or show it again."""
+    return new_entry("hide", {"thing": thing, "hidden": hidden})
+
+
+def new_thing_id() -> str:
+    """An id that no other thing has."""
+    return f"thing-{secrets.token_hex(8)}"
+
+
+def undo(store: Store, entry: str = "") -> list[Entry]:
+    """Undo an act by one of its entries, by default the last one; returns its entries.
+
+    UserError when there is none.
+    """
+    entries = read_feedback(store).entries
+    if not entries:
+        raise UserError("There is nothing to undo: nobody has said anything about these photos yet.")
+    found = entries[-1] if not entry else next((one for one in entries if one.id == entry), None)
+    if found is None:
+        raise UserError(
+            f"There is no entry {one_line(entry)} that holds: `insclr answers list STORE` shows them."
+        )
+    act = find_act(found, entries)
+    store.append([new_entry("undo", {"entry": one.id}) for one in act])
+    return act
+
+
+def find_act(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of the act that this one is a part of: many images take several."""
+    act = entry.data.get("act")
+    return [one for one in entries if one.data.get("act") == act] if act else [entry]
+
+
+def describe_act(act: Sequence[Entry], paths: Mapping[str, str] | None = None) -> str:
+    """The entries of an act in words; `paths` are those of photos by the hashes of their content."""
+    data = act[-1].data
+    images = sum(len(one.data.get("images", ())) for one in act)
+    query = "a photo"
+    if paths is not None:
+        query = paths.get(str(data.get("query", "")), "a photo that is not here")
+    match act[-1].kind:
+        case "answer":
+            return (
+                f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different"
+            )
+        case "skip":
+            return f"{query}: skipped"
+        case "judge":
+            return f"{query}: a result judged {'right' if data.get('same') else 'wrong'}"
+        case "name":
+            return f"{images} photos called {data.get('name') or 'one thing'}"
+        case "add":
+            return f"{images} photos added to a thing"
+        case "remove":
+            return f"{images} photos taken out of a thing"
+        case "merge":
+            return "two things joined"
+        case "hide":
+            return "a thing hidden" if data.get("hidden") else "a thing shown again"
+        case kind:
+            return kind
+
+
+def check_name(name: str) -> str:
+    """A name as it is kept: one line, without space around it; UserError when it is too long or no text."""
+    name = " ".join(name.split())
+    if len(name) > MAX_NAME:
+        raise UserError(f"A name has at most {MAX_NAME} characters; this one has {len(name)}.")
+    if not name.isprintable():
+        raise UserError("A name holds characters that cannot be shown: leave them out.")
+    return name
+
+
+def _split(kind: str, data: Mapping[str, str], images: Sequence[str]) -> list[Entry]:
+    """Entries of at most _MAX_IMAGES images each; several entries of one act have the same `act`."""
+    act = {"act": secrets.token_hex(8)} if len(images) > _MAX_IMAGES else {}
+    return [
+        new_entry(kind, {**data, "images": list(images[at : at + _MAX_IMAGES]), **act})
+        for at in range(0, len(images), _MAX_IMAGES)
+    ]
