@@ -1,4 +1,4 @@
-"""What the README and the docs tell people to type works as it stands there."""
+"""README and docs: commands, recipes and links work; pages for users are short and have one sentence a line."""
 
 import itertools
 import re
@@ -16,6 +16,10 @@ from insclr.recipe import load_recipe
 
 _ROOT = Path(__file__).parents[1]
 _PAGES = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").rglob("*.md"))]
+_FOR_USERS = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_DECISIONS = sorted((_ROOT / "docs" / "decisions").glob("*.md"))
+# A sentence ends, and another begins on the same line.
+_SECOND_SENTENCE = re.compile(r"(?<!\.\.)(?<!et al)[.!?][*\"')]*\s+[*\"'(\[`]*[A-Z]")
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -68,6 +72,25 @@ def test_every_extra_is_explained() -> None:
     assert set(extras) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
+def test_pages_for_users_have_at_most_15000_words() -> None:
+    assert sum(len(page.read_text().split()) for page in _FOR_USERS) <= 15_000
+
+
+@pytest.mark.parametrize("page", [*_FOR_USERS, *_DECISIONS], ids=lambda page: page.name)
+def test_a_line_has_one_sentence(page: Path) -> None:
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line.lstrip("# 0123456789.") for line in text.splitlines()]  # without the number of a step
+    prose = [line for line in lines if not line.startswith(("|", "!["))]
+    assert [line for line in prose if _SECOND_SENTENCE.search(line)] == []
+
+
+@pytest.mark.parametrize("page", _DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_is_short_and_has_its_three_parts(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+    assert len(text.split()) <= 200
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in _PAGES:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)", page.read_text()):
@@ -77,7 +100,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What headings are linked by: lower case, words joined by hyphens, other signs left out."""
+    """The anchors of a page's headings: lower case, words joined by hyphens, other signs left out."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
@@ -89,7 +112,7 @@ def test_the_story_of_the_readme(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Check, train, index and search, as the section on one's own photos says, on a few pictures."""
+    """Check, train, index and search on a few drawn photos, as in the section on your own photos."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PHOTOS").symlink_to(small_collection)
     (python,) = _blocks(_ROOT / "README.md", "python")
@@ -105,21 +128,21 @@ def test_the_story_of_the_readme(
 
 
 @pytest.mark.slow
-def test_the_first_walk(
+def test_the_tutorial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/tutorial.md, command by command, but for the page that would wait for visitors."""
+    """docs/tutorial.md on drawn photos, command by command, except the server, which does not end."""
     monkeypatch.chdir(tmp_path)
-    said = {}
-    for name, line in _commands():
-        if name == "tutorial.md" and not line.startswith("insclr serve"):
-            assert status_of(*shlex.split(line)[1:]) == 0, line
-            said[line.split()[1]] = capsys.readouterr().out
+    printed = {}
+    drawn_part = (_ROOT / "docs" / "tutorial.md").read_text().split("\n## Your own photos\n")[0]
+    for line in re.findall(r"^\$ (insclr (?!serve).*)$", drawn_part, re.MULTILINE):
+        assert status_of(*shlex.split(line)[1:]) == 0, line
+        printed[line.split()[1]] = capsys.readouterr().out
     before, after = (
-        float(re.search(rf"^{name} +([\d.]+)", said["compare"], re.MULTILINE)[1])  # type: ignore[index]
+        float(re.search(rf"^{name} +([\d.]+)", printed["compare"], re.MULTILINE)[1])  # type: ignore[index]
         for name in ("pretrained:efficientnet_lite0", "RUN")
     )
     assert after > before + 5  # the page shows 14
-    assert re.findall(r"maybe|sure", said["search"])
+    assert re.findall(r"maybe|sure", printed["search"])
     assert (tmp_path / "RUN" / "report.html").exists()
     assert (tmp_path / "difference.html").exists()
