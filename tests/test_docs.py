@@ -91,6 +91,16 @@ def test_a_decision_is_short_and_has_its_three_parts(page: Path) -> None:
     assert len(text.split()) <= 200
 
 
+def test_the_architecture_page_lists_every_package_and_dependency() -> None:
+    text = (_ROOT / "docs" / "architecture.md").read_text()
+    for folder in (_ROOT / "src" / "insclr").iterdir():
+        assert not folder.is_dir() or folder.name == "__pycache__" or f"`{folder.name}/`" in text, folder
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    required = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.match(r"[\w-]+", one)[0] for group in required for one in group} - {"insclr"}  # type: ignore[index]
+    assert [name for name in names if name not in text] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in _PAGES:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)", page.read_text()):
