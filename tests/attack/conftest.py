@@ -1,4 +1,4 @@
-"""The campaign: what is tried, how long, and a table of what came out.
+"""Stress tests: how often each is tried, and a table of the results.
 
 `make attack` takes minutes; with INSCLR_SOAK=1 (`make soak`) the numbers are those of docs/security.md.
 """
