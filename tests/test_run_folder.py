@@ -131,7 +131,7 @@ def test_resume_waits_for_the_workers_of_a_killed_run(tmp_path, monkeypatch):
         with run.writing():
             assert 0.5 < time.monotonic() - began < 9
             assert not half.exists()
-    monkeypatch.setattr("insclr.run_folder._LOCK_WAIT", 0.2)
+    monkeypatch.setattr("insclr.run_folder.LOCK_WAIT", 0.2)
     with subprocess.Popen([*command, "60"], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"  # type: ignore[union-attr]
         with pytest.raises(UserError, match="busy with"), run.writing():

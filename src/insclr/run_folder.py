@@ -44,7 +44,7 @@ _START_FC = "start.safetensors"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
 _MEASURED = "measured.json"
-_LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
+LOCK_WAIT = 10.0  # seconds: the workers of a killed run hold its lock until they notice
 
 
 class _Folder:
@@ -168,7 +168,7 @@ class RunFolder(_Folder):
 
         What a killed process left half written is removed.
         """
-        with only_writer(self.path / _LOCK, _LOCK_WAIT):
+        with only_writer(self.path / _LOCK, LOCK_WAIT):
             remove_leftovers(self.path)
             yield
 

@@ -85,7 +85,7 @@ def test_nothing_usable_is_a_report_and_not_an_error(tmp_path: Path) -> None:
 def test_no_image_is_lost_between_chunks(
     photos: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_module, "_CHUNK", 3)
+    monkeypatch.setattr(check_module, "IMAGES_PER_CHUNK", 3)
     report = check_images(list_images(photos(8)), workers=2)
     assert report.formats == {"JPEG": 8}
 

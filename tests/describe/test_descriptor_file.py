@@ -71,7 +71,7 @@ def test_other_settings_describe_everything_again(model: Model, photos: Path, tm
 def test_an_interrupted_run_goes_on_where_it_stopped(
     model: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptor_file, "_CHUNK", 2)
+    monkeypatch.setattr(descriptor_file, "IMAGES_PER_WRITE", 2)
     out, real, calls = tmp_path / "vectors.npz", descriptor_file.describe_images, []  # type: ignore[attr-defined]
 
     def dies_at_the_second_chunk(*arguments: object, **options: object) -> object:

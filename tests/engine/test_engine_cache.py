@@ -57,7 +57,7 @@ def test_a_read_only_cache_folder_is_reported_once_and_not_used(
 
 
 def test_the_longest_unused_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "_KEPT_FILES", 2)
+    monkeypatch.setattr(cache_module, "MAX_CACHED_FILES", 2)
     cache = EngineCache(tmp_path)
     for age, name in enumerate(("a", "b")):
         cache.write(name, "", b"", {})
@@ -68,7 +68,7 @@ def test_the_longest_unused_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "_KEPT_FILES", 1)
+    monkeypatch.setattr(cache_module, "MAX_CACHED_FILES", 1)
     (tmp_path / "diary.txt").write_text("not to be made again")
     os.utime(tmp_path / "diary.txt", (0, 0))
     (tmp_path / "photos").mkdir()

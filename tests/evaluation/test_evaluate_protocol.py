@@ -77,7 +77,7 @@ def test_streamed_distractors_score_as_if_they_were_in_the_database(tmp_path, mo
     angles = generator.uniform(0, 1.5, 40)
     angles[:2] = 0.2, 0.5  # as far as images of the database: those come first
     far = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    monkeypatch.setattr(distractors_module, "_VALUES", 6)  # three distractors at once
+    monkeypatch.setattr(distractors_module, "SCORES_IN_MEMORY", 6)  # three distractors at once
     blocks = Distractors(lambda: iter([far[:7], far[7:8], far[8:]]))
     streamed = evaluate_protocol(protocol, Describer(), distractors=blocks)
 

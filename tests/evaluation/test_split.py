@@ -41,7 +41,7 @@ def test_a_shard_that_died_describes_only_what_is_missing(
     model: OpenedModel, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = list_images(small_collection)
-    monkeypatch.setattr(split, "_PART", 5)
+    monkeypatch.setattr(split, "IMAGES_PER_PART", 5)
     described: list[int] = []
 
     def dying(_: object, some: object, **__: object) -> np.ndarray:

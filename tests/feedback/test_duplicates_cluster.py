@@ -79,7 +79,7 @@ def test_an_answer_joins_two_groups_where_copies_of_a_file_lie_in_one(things: St
 def test_groups_are_made_of_what_is_left_beside_a_writer(
     things: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("insclr.store.local._RELOAD_SHARE", 1e-9)  # searches put a reload off
+    monkeypatch.setattr("insclr.store.local.RELOAD_SHARE", 1e-9)  # searches put a reload off
     reader = open_store(things.uri)
     assert len(reader.ids()) == 245
     things.delete([f"0/{i}.png" for i in range(5)])

@@ -168,9 +168,9 @@ def test_a_large_collection_is_labelled_in_blocks_as_a_small_one_is_whole(
 ) -> None:
     whole = CalibratedMethod(CalibratedSettings())
     whole.prepare(seen_collection(tmp_path / "whole", spread=0.4))
-    monkeypatch.setattr(calibrated_module, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(calibrated_module, "BLOCK_ROWS", 7)
     monkeypatch.setattr(calibrated_module, "MOST_MEASURED", 40)
-    monkeypatch.setattr(method_module, "_SINGLE_UP_TO", 10)
+    monkeypatch.setattr(method_module, "MAX_SINGLE_PRECISION_IMAGES", 10)
     start = seen_collection(tmp_path / "blocks", spread=0.4)
     assert start.descriptors.dtype == torch.float16
     blocks = CalibratedMethod(CalibratedSettings())
@@ -186,7 +186,7 @@ def test_a_large_collection_is_labelled_in_blocks_as_a_small_one_is_whole(
 def test_labels_of_blocks_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = []
     for rows in (60, 7):
-        monkeypatch.setattr(calibrated_module, "_BLOCK_ROWS", rows)
+        monkeypatch.setattr(calibrated_module, "BLOCK_ROWS", rows)
         method = CalibratedMethod(CalibratedSettings())
         method.prepare(seen_collection(tmp_path, spread=0.4))
         labels.append(method.labels)

@@ -82,7 +82,7 @@ def test_consistency_needs_four_views_and_a_pair() -> None:
 def test_a_large_collection_is_judged_by_whole_neighbourhoods(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, views = _views(_instances(count=150), noise=0.4)
     whole = _measured(plain, views)
-    monkeypatch.setattr(consistency, "_MOST_IMAGES", 600)
+    monkeypatch.setattr(consistency, "MAX_IMAGES_MINED_AGAIN", 600)
     part = _measured(plain, views)
     assert whole is not None
     assert part is not None

@@ -40,7 +40,7 @@ def test_too_many_values_are_a_text_with_the_frequent_ones(tmp_path: Path) -> No
 
 
 def test_a_sample_never_claims_to_know_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_MAX_ROWS", 5)
+    monkeypatch.setattr(columns, "MAX_ROWS_READ", 5)
     found = columns_of(store_of(tmp_path, [{"room": "attic"}] * 9 + [{"room": "cellar"}]))[1]
     assert found.kind == "text"
 

@@ -106,14 +106,14 @@ def test_all_rows_come_in_pages_in_the_order_of_their_ids(store: MilvusStore, mi
 def test_the_journal_comes_in_pages_too(store: MilvusStore, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [new_entry("name", {"name": f"thing {i} ü \"'"}) for i in range(23)]
     store.append(entries)
-    monkeypatch.setattr("insclr.store.milvus._ENTRIES", 5)
+    monkeypatch.setattr("insclr.store.milvus.ENTRIES_PER_MESSAGE", 5)
     assert [entry.data for entry in store.journal()] == [entry.data for entry in entries]
 
 
 def test_many_queries_are_sent_in_parts(store: MilvusStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.upsert(pictures(40), unit_vectors(40))
     whole = store.search(unit_vectors(11, 1), 5)
-    monkeypatch.setattr(module, "_HITS", 10)
+    monkeypatch.setattr(module, "MAX_HITS_PER_MESSAGE", 10)
     parts = store.search(unit_vectors(11, 1), 5)
     np.testing.assert_array_equal(parts.ids, whole.ids)
 
@@ -191,7 +191,7 @@ def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
 def test_many_rows_are_found_by_the_index_once_the_store_has_settled(
     store: MilvusStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("insclr.store.milvus._SEALED_FROM", 1500)
+    monkeypatch.setattr("insclr.store.milvus.SEALED_FROM_ROWS", 1500)
     vectors, queries = unit_vectors(2000), unit_vectors(20, 1)
     store.upsert(pictures(2000), vectors)
     store.settle()
@@ -238,7 +238,7 @@ def test_a_server_that_takes_no_more_writes_is_reported(
     server = RealServer(
         tmp_path, **{"quotaAndLimits.enabled": True, "quotaAndLimits.limitWriting.forceDeny": True}
     )
-    monkeypatch.setattr(module, "_WRITE", 5.0)
+    monkeypatch.setattr(module, "WRITE_TIMEOUT", 5.0)
     try:
         store = create_store(f"{server.address}/photos", INFO)
         with pytest.raises(UserError, match="refuses it, for a quota or want of memory or disk"):
@@ -279,7 +279,7 @@ def test_nothing_is_lost_or_doubled_when_the_server_is_killed_while_indexing(
         describer = _KillsAt(server, back_after)
         if back_after is None:
             with monkeypatch.context() as patch:
-                patch.setattr(module, "_WRITE", 3.0)
+                patch.setattr(module, "WRITE_TIMEOUT", 3.0)
                 with pytest.raises(StoreUnavailable, match="Milvus at"):
                     index_images(describer, images, uri, batch=10)
             server.start()

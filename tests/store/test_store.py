@@ -284,7 +284,7 @@ def test_a_reader_sees_what_a_writer_adds(tmp_path: Path) -> None:
 def test_a_reader_has_the_descriptors_of_rows_just_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("insclr.store.local._RELOAD_SHARE", 1e-9)  # searches put a reload off
+    monkeypatch.setattr("insclr.store.local.RELOAD_SHARE", 1e-9)  # searches put a reload off
     store = create_store(tmp_path / "s", INFO)
     store.upsert(pictures(2), unit_vectors(2))
     reader = open_store(tmp_path / "s")

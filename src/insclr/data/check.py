@@ -18,7 +18,7 @@ from insclr.files import content_hash
 from insclr.progress import progress_bar
 
 _HEADERS = 64  # files that tell how large the photos usually are
-_CHUNK = 256  # images handed to the threads at once
+IMAGES_PER_CHUNK = 256  # images handed to the threads at once
 _FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 _T = TypeVar("_T")
 
@@ -141,7 +141,7 @@ def _in_threads(function: Callable[[Path], _T], files: Iterable[Path], workers: 
     """Results in order; decoding and hashing leave Python's lock, so threads do. Never more than a chunk waits."""
     files = iter(files)
     with ThreadPoolExecutor(max(1, workers)) as threads:
-        while chunk := list(itertools.islice(files, _CHUNK)):
+        while chunk := list(itertools.islice(files, IMAGES_PER_CHUNK)):
             yield from threads.map(function, chunk)
 
 

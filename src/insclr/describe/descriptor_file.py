@@ -27,7 +27,7 @@ from insclr.recipe import DescriptorRecipe
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
 
-_CHUNK = 2048  # images between two writes: what a kill can cost
+IMAGES_PER_WRITE = 2048  # images between two writes: what a kill can cost
 _UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, OSError, EOFError),
     *(pa.ArrowException, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
@@ -81,8 +81,8 @@ def describe_to_file(
         known |= _rows(file, key, set(wanted))
     missing = [i for i, row in enumerate(wanted) if row not in known]
     skipped = Skipped()
-    for start in range(0, len(missing), _CHUNK):
-        ids = missing[start : start + _CHUNK]
+    for start in range(0, len(missing), IMAGES_PER_WRITE):
+        ids = missing[start : start + IMAGES_PER_WRITE]
         descriptors = describe_images(opened, images.subset(ids), settings, skipped=skipped)
         good = [place for place, i in enumerate(ids) if images.paths[i] not in skipped]
         chunk = [wanted[ids[place]] for place in good]

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 _OURS = b'{"made by": "insclr '  # how the header of every file begins
-_KEPT_FILES = 40  # the longest unused ones go
+MAX_CACHED_FILES = 40  # the longest unused ones go
 # What could not be written, for the rest of this process.
 _unwritten: dict[Path, "Kept"] = {}
 
@@ -85,7 +85,7 @@ class EngineCache:
 
     def _forget_unused(self) -> None:
         ours = [file for file in self.folder.iterdir() if file.is_file() and _is_ours(file)]
-        for file in sorted(ours, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
+        for file in sorted(ours, key=lambda file: file.stat().st_mtime)[:-MAX_CACHED_FILES]:
             file.unlink(missing_ok=True)
 
 

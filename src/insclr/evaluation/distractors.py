@@ -12,7 +12,7 @@ from insclr.describe.descriptor_file import descriptor_blocks
 from insclr.errors import UserError
 
 _ROWS = 2**16  # descriptors of a file held at once: 128 MiB of 512 numbers
-_VALUES = 2**24  # scores held at once
+SCORES_IN_MEMORY = 2**24  # scores held at once
 
 Blocks = Callable[[ImageList], Iterator[Descriptors]]  # the descriptors of images, some at a time
 
@@ -74,7 +74,7 @@ def rank_among(
     As in any ranking, equal scores are settled by the lower row, and the distractors lie behind the database.
     """
     ahead = np.zeros(scores.shape, dtype=np.int64)  # distractors before each result
-    step = max(1, _VALUES // max(1, len(queries)))
+    step = max(1, SCORES_IN_MEMORY // max(1, len(queries)))
     count = 0
     for block in distractors.blocks():
         if block.shape[1] != queries.shape[1]:

@@ -16,7 +16,7 @@ from insclr.errors import OtherShardsMissing
 from insclr.files import whole_file
 from insclr.shards import Shard, left_to_do
 
-_PART = 2048  # images of one file: what a kill can cost
+IMAGES_PER_PART = 2048  # images of one file: what a kill can cost
 Boxes = Sequence[Box | None] | None
 
 
@@ -69,8 +69,8 @@ class SplitDescriptors:
 
     def _parts(self, count: int, number: int) -> Iterator[range]:
         share = self._shard.share(count, number)
-        for start in range(share.start, share.stop, _PART):
-            yield range(start, min(start + _PART, share.stop))
+        for start in range(share.start, share.stop, IMAGES_PER_PART):
+            yield range(start, min(start + IMAGES_PER_PART, share.stop))
 
     def _part(self, images: ImageList, boxes: Boxes, part: range) -> Descriptors:
         own = None if boxes is None else [boxes[i] for i in part]

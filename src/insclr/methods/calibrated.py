@@ -28,7 +28,7 @@ from insclr.neighbours.pool import Pool
 from insclr.recipe import CalibratedSettings
 
 _SMALLEST_POOL = 100
-_BLOCK_ROWS = 8192
+BLOCK_ROWS = 8192
 
 
 class CalibratedMethod(Method):
@@ -185,7 +185,7 @@ def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *,
     measured = torch.zeros(images, dtype=torch.bool).index_fill_(0, order[:MOST_MEASURED], True)
     deciding = torch.empty(images, network.dim, dtype=precision_of(images))
     own, others = [], []
-    for rows in torch.arange(images).split(_BLOCK_ROWS):
+    for rows in torch.arange(images).split(BLOCK_ROWS):
         described = torch.stack([network.describe_pooled(view[rows]) for view in views])
         seen = combine_views(network.describe_pooled(plain[rows]), described, voted=voted)
         deciding[rows] = seen.deciding.to(deciding.dtype)
@@ -201,7 +201,7 @@ def _label_in_blocks(
     """The labels of all candidates; what they are decided by is held for a block of images at a time."""
     positive = torch.empty(pool.ids.shape, dtype=torch.bool)
     ignored = torch.empty_like(positive)
-    for rows in torch.arange(len(pool.ids)).split(_BLOCK_ROWS):
+    for rows in torch.arange(len(pool.ids)).split(BLOCK_ROWS):
         block = Pool(pool.ids[rows], pool.similarities[rows])
         found = label_candidates(
             block, neighbour_overlap(pool.ids, k, rows), thresholds, settings.variant, settings.neighbours

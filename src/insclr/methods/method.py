@@ -24,13 +24,13 @@ from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 
-_SINGLE_UP_TO = 200_000  # images whose descriptors are kept in single precision
+MAX_SINGLE_PRECISION_IMAGES = 200_000  # images whose descriptors are kept in single precision
 _BLOCK_ROWS = 8192
 
 
 def precision_of(images: int) -> torch.dtype:
     """How the descriptors of so many images are kept: of millions in half precision."""
-    return torch.float32 if images <= _SINGLE_UP_TO else torch.float16
+    return torch.float32 if images <= MAX_SINGLE_PRECISION_IMAGES else torch.float16
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ LEAST_CONSISTENCY = 0.3
 _FALL = 0.35
 _IMAGES = 500
 _VIEWS = 4  # two for each half of the evidence; more are not used
-_MOST_IMAGES = 20_000  # that are mined twice more
+MAX_IMAGES_MINED_AGAIN = 20_000  # that are mined twice more
 _SAMPLE = 1000  # images whose positives are compared with each other
 
 
@@ -93,10 +93,10 @@ def measure_consistency(
 def _whole_neighbourhoods(pool: Pool) -> tuple[Tensor, Tensor]:
     """(which of the images taken are counted, their ids): all, or whole neighbourhoods out of a large collection."""
     images = len(pool.ids)
-    if images <= _MOST_IMAGES:
+    if images <= MAX_IMAGES_MINED_AGAIN:
         return torch.ones(images, dtype=torch.bool), torch.arange(images)
     order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
-    seeds = order[: max(1, _MOST_IMAGES // (pool.size + 1))]
+    seeds = order[: max(1, MAX_IMAGES_MINED_AGAIN // (pool.size + 1))]
     # Those at the rim lack neighbours of their own: only the images they were taken for are counted.
     ids = torch.cat([seeds, pool.ids[seeds].long().flatten()]).unique()
     return torch.isin(ids, seeds), ids

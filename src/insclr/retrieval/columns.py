@@ -9,7 +9,7 @@ import numpy as np
 from insclr.store import Row, Store
 from insclr.store.where import number_of
 
-_MAX_ROWS = 20_000  # looked at; from larger stores a sample
+MAX_ROWS_READ = 20_000  # looked at; from larger stores a sample
 _MAX_CHOICES = 60
 _MAX_VALUE = 200  # characters: longer texts are no choices
 
@@ -32,9 +32,9 @@ class Column:
 def columns_of(store: Store) -> list[Column]:
     """The columns of a store, `path` first, those without any value left out."""
     ids = store.ids()
-    whole = len(ids) <= _MAX_ROWS
+    whole = len(ids) <= MAX_ROWS_READ
     if not whole:
-        ids = np.sort(np.random.default_rng(0).choice(ids, _MAX_ROWS, replace=False))
+        ids = np.sort(np.random.default_rng(0).choice(ids, MAX_ROWS_READ, replace=False))
     rows = store.rows(ids.tolist())
     found = [_path_column(rows)]
     for name in store.columns():

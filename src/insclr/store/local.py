@@ -66,7 +66,7 @@ _JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT 
 _SELECT_ROW = "SELECT id, path, hash, size, mtime, columns FROM pictures"
 _KEPT_FILTERS = 32
 # A reader beside a busy writer spends at most about this share of its time on reloading the rows.
-_RELOAD_SHARE = 0.2
+RELOAD_SHARE = 0.2
 
 
 class LocalStore:
@@ -326,7 +326,7 @@ class LocalStore:
                 self._loaded_version = version
                 self._filters.clear()
                 took = time.monotonic() - began
-                self._load_again_at = time.monotonic() + took / _RELOAD_SHARE
+                self._load_again_at = time.monotonic() + took / RELOAD_SHARE
             return self._nearest
 
     def _allowed(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:

@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 _ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
 _PATH_BYTES, _COLUMNS_BYTES = 4096, 65_000  # what Milvus holds in one field
 _COLUMN = "column:"  # notes with this beginning are the names of columns
-_ENTRIES = 1000  # of the journal in one message: each may have 60 kB
+ENTRIES_PER_MESSAGE = 1000  # of the journal in one message: each may have 60 kB
 _CONTAINS_FROM = (2, 4)  # Milvus versions that look for a text inside of values
-_SEALED_FROM = 10_000  # rows written: fewer are left to Milvus, which seals segments by itself
+SEALED_FROM_ROWS = 10_000  # rows written: fewer are left to Milvus, which seals segments by itself
 
 
 class MilvusStore:
@@ -168,7 +168,7 @@ class MilvusStore:
     def columns(self) -> list[str]:
         """The names of the user's own columns, sorted."""
         older = json.loads(self.note("columns") or "[]")
-        notes = self._server.every(self._notes, "name", ["name", "text"], _ENTRIES)
+        notes = self._server.every(self._notes, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
         return sorted({*older, *(str(note["text"]) for note in notes if note["name"].startswith(_COLUMN))})
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
@@ -219,7 +219,7 @@ class MilvusStore:
         if not self._server.has(self._journal):
             return []
         self._server.load(self._journal)
-        found = self._server.every(self._journal, "name", ["name", "text"], _ENTRIES)
+        found = self._server.every(self._journal, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
         try:
             return sorted(parse_entry(row["name"], row["text"]) for row in found)
         except ValueError as error:
@@ -234,7 +234,7 @@ class MilvusStore:
 
         Until then it searches them by a coarse index of its own, which misses neighbours.
         """
-        if self._written >= _SEALED_FROM:
+        if self._written >= SEALED_FROM_ROWS:
             for collection in (self._name, *([self._regions.name] if self._regions.there() else [])):
                 if not self._server.settle(collection):
                     _log.warning(

@@ -27,9 +27,11 @@ HALF_MADE = "the store at {uri} was left half made: run `insclr index` again"
 MAX_RESULTS = 16_384  # of one query: Milvus' own limit
 _OLDEST = (2, 3)  # upsert and cosine came with it
 _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is the limit), and without
-_HITS = 500_000  # results in one message
+MAX_HITS_PER_MESSAGE = 500_000
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
-_WRITE = 180.0  # seconds: a server that was killed takes half a minute to be back, and an indexing run waits for it
+WRITE_TIMEOUT = (
+    180.0  # seconds: a killed server needs half a minute to restart, and an indexing run waits for it
+)
 _SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
 _BUSY = 0.5  # seconds before a server that is starting is asked again
 _LONGEST = 300  # characters of what a server says
@@ -129,7 +131,7 @@ class MilvusServer:
         candidates = min(_MAX_EFFORT, max(_EFFORT, 4 * limit))
         # ef is for collections that were made with a graph.
         effort = {"nprobe": _GROUPS, "reorder_k": candidates, "ef": candidates}
-        step = max(1, min(_PART, _HITS // limit))
+        step = max(1, min(_PART, MAX_HITS_PER_MESSAGE // limit))
         for start in range(0, len(queries), step):
             block = np.asarray(queries[start : start + step], dtype=np.float32)
             yield from self._reading(
@@ -145,14 +147,14 @@ class MilvusServer:
     def upsert(self, collection: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows, in place of those with the same keys."""
         for start in range(0, len(rows), _PART):
-            self._call("upsert", collection, list(rows[start : start + _PART]), timeout=_WRITE)
+            self._call("upsert", collection, list(rows[start : start + _PART]), timeout=WRITE_TIMEOUT)
             self._unread.add(collection)
 
     def delete(self, collection: str, ids: Sequence[int] | Ids) -> None:
         """Remove the rows of these keys."""
         for start in range(0, len(ids), _PART):
             part = [int(one) for one in ids[start : start + _PART]]
-            self._call("delete", collection, ids=part, timeout=_WRITE)
+            self._call("delete", collection, ids=part, timeout=WRITE_TIMEOUT)
             self._unread.add(collection)
 
     def settle(self, collection: str) -> bool:
