@@ -1,6 +1,6 @@
 """Stress tests: how often each is tried, and a table of the results.
 
-`make attack` takes minutes; with INSCLR_SOAK=1 (`make soak`) the numbers are those of docs/security.md.
+`make attack` takes minutes; with INSCLR_SOAK=1 (`make soak`) the numbers are those of docs/research/stress-tests.md.
 """
 
 import os
