@@ -210,7 +210,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_rows(images: Path, tmp_path
     context.set_forkserver_preload(["insclr.retrieval.index"])  # the long imports are done once
     dice = random.Random(0)
     for _ in range(3):
-        run = context.Process(target=_index_slowly, args=(images, str(images), str(tmp_path / "s")))
+        run = context.Process(target=_index_slowly, args=(str(images), str(tmp_path / "s")))
         run.start()
         started = time.monotonic()
         while not (tmp_path / "s" / "writer.lock").exists() and time.monotonic() < started + 30:
@@ -218,6 +218,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_rows(images: Path, tmp_path
         time.sleep(dice.uniform(0.0, 0.2))
         os.kill(run.pid or 0, signal.SIGKILL)
         run.join()
+        assert run.exitcode == -signal.SIGKILL
     index(images, tmp_path / "s")
     assert _content(tmp_path / "s") == _content(tmp_path / "unbroken")
 

@@ -15,6 +15,7 @@ def test_why_shows_both_photos_with_their_points_joined_and_the_box(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     with served_page(make_textured_store(tmp_path)) as address:
+        browser.get_log("browser")  # of the tests before
         browser.get(address)
         _show_why(browser, tmp_path)
 
