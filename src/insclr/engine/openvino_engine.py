@@ -11,11 +11,8 @@ import numpy as np
 from insclr.engine.cache import EngineCache
 from insclr.engine.graph import Graph
 from insclr.engine.protocol import EngineName, Features, GraphEngine, Head
-from insclr.lean_imports import stood_in_for
 
-# Its converter is not needed: ours are graphs already.
-with stood_in_for({"openvino.tools.ovc": None}):
-    openvino: Any = import_module("openvino")
+openvino: Any = import_module("openvino")
 # What its tensors need of numpy is set up at their first use, under a C++ lock that gives Python's lock away for a
 # moment: two threads that read their first tensors at once would wait for each other for ever.
 _ = openvino.Tensor(np.zeros(1, np.float32)).data

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from insclr.errors import UserError
+from insclr.torchvision_import import import_torchvision
 
 
 def lightly(module: str) -> Any:
     """A module of lightly, whose losses and heads the image-level methods are built on."""
-    importlib.import_module("insclr.torchvision_import")  # lightly imports torchvision, which may need help
+    import_torchvision()  # lightly imports it, and it may need help
     return _imported(f"lightly.{module}")
 
 
