@@ -196,7 +196,7 @@ class SlowEmbedder(HistogramDescriber):
     """Takes its time, so that a kill hits it in the middle of its work."""
 
     def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
-        time.sleep(0.03)
+        time.sleep(0.1)
         return super().files(*arguments)  # type: ignore[arg-type]
 
 
