@@ -1,4 +1,4 @@
-"""The arrays that rooms hand to each other, by what they hold."""
+"""Types of the arrays that packages exchange."""
 
 import numpy as np
 from numpy.typing import NDArray

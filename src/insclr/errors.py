@@ -1,10 +1,10 @@
-"""The one exception that speaks to the person at the keyboard."""
+"""UserError: the exception for mistakes that the user can correct."""
 
 WHERE_IT_RUNS = "insclr runs on Linux and macOS; on Windows, run it in WSL."
 
 
 class UserError(Exception):
-    """A mistake the user can mend: the message says what is wrong, where, and what to do.
+    """A mistake that the user can correct: the message names what is wrong, where, and what to do.
 
     The command line prints it without a traceback and exits with status 2.
     """

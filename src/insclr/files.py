@@ -24,14 +24,14 @@ _PART = ".part"
 _BEGAN = time.time()
 _NEARLY_FULL = 64_000_000  # bytes
 _SYNCS = 16  # files that are written to disk at a time
-_FORGOTTEN = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
+_ABANDONED = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
 
 
 def open_file(path: Path | str) -> io.BufferedReader:
     """Open a user's file for reading; OSError when it is a folder, a pipe, a device or a socket.
 
-    Those could hold up a run for ever or never end, so they are not even opened. The second look is at what was
-    opened: a file may be replaced after the first one.
+    Those could hold up a run for ever or never end, so they are not even opened. The type is checked
+    again after opening, since a file may be replaced in between.
     """
     _require_regular(os.stat(path), path)  # noqa: PTH116 (fstat below has no Path form either)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
 def whole_folder(path: Path | str) -> Iterator[Path]:
     """Yield a scratch folder beside `path`; on success it takes the name `path` at once, replacing an old one.
 
-    What is said of `whole_file` holds here too.
+    The notes of `whole_file` apply here too.
     """
     path = Path(path)
     scratch = _prepare_aside(path)
@@ -242,7 +242,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def _remove_forgotten(path: Path) -> None:
     """Remove scratch files of `path` that are so old that nobody is writing them any more."""
     for scratch in path.parent.glob(f".{glob.escape(path.name)}.*{_PART}"):
-        _remove_if_older(scratch, time.time() - _FORGOTTEN)
+        _remove_if_older(scratch, time.time() - _ABANDONED)
 
 
 def _remove_if_older(scratch: Path, moment: float) -> None:

@@ -114,14 +114,14 @@ _now = _Display()
 @contextmanager
 def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
     """A bar of `total` steps with the time left; of several ranks only the first shows one."""
-    with _shown(_Task(title, total, done)) as task:
+    with _show(_Task(title, total, done)) as task:
         yield task
 
 
 @contextmanager
 def working(title: str) -> Iterator[None]:
     """A stage of which nobody knows how much there is to do: how long it has taken is shown."""
-    with _shown(_Task(title, None, 0)):
+    with _show(_Task(title, None, 0)):
         yield
 
 
@@ -137,7 +137,7 @@ def followed_by(seconds: Callable[[], float | None]) -> Iterator[None]:
 
 def say(text: str) -> None:
     """Tell the user something on the way; of several ranks only the first does."""
-    if _speaks():
+    if _is_first_rank():
         print(text, file=sys.stderr)
 
 
@@ -149,13 +149,13 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _speaks() -> bool:
+def _is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
-def _shown(task: _Task) -> Iterator[_Task]:
-    if not _speaks():
+def _show(task: _Task) -> Iterator[_Task]:
+    if not _is_first_rank():
         yield task
         return
     _now.begin(task)

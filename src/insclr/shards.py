@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from insclr.errors import UserError
 
-_LOOK = 0.5  # seconds between two looks for what other ranks leave
+_POLL_INTERVAL = 0.5  # seconds
 PATIENCE = 3600.0  # seconds that another process may take to put the shares together
 
 
@@ -47,7 +47,7 @@ class Shard:
     def complete(self, missing: Callable[[], list[int]]) -> list[int]:
         """The shards whose work is still missing; the first of torchrun's ranks comes back when there are none."""
         while (left := missing()) and self.rank and self.first:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         return left
 
     def __str__(self) -> str:

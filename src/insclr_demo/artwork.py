@@ -29,7 +29,7 @@ def wrap(thing: Thing, size: tuple[int, int]) -> Image.Image:
     canvas = _canvas(size, thing.inks.ground)
     pen = Pen(canvas)
     if thing.style % 2:
-        _patterned(pen, (0, 0, 1, 1), thing)
+        _draw_pattern(pen, (0, 0, 1, 1), thing)
     pen.rectangle((0, 0, 1, 0.05), thing.inks.accent)
     pen.rectangle((0, 0.95, 1, 0.05), thing.inks.accent)
     design = front(thing, (round(width * 0.4) * _SMOOTH, round(height * 0.9) * _SMOOTH))
@@ -44,7 +44,7 @@ def mug_wrap(thing: Thing, size: tuple[int, int]) -> Image.Image:
     canvas = _canvas(size, thing.inks.ground)
     pen = Pen(canvas)
     if thing.style % 2:
-        _patterned(pen, (0, 0, 1, 1), thing)
+        _draw_pattern(pen, (0, 0, 1, 1), thing)
     pen.rectangle((0, 0, 1, 0.06), thing.inks.dark)
     inks, ink = thing.inks, _readable(thing.inks)
     if thing.style % 2:
@@ -152,7 +152,7 @@ def _on(inks: Inks, ground: Colour) -> Inks:
     return Inks(ground, inks.dark, inks.accent, inks.second, mix(inks.ground, inks.light, 0.2))
 
 
-def _patterned(pen: Pen, box: Box, thing: Thing) -> None:
+def _draw_pattern(pen: Pen, box: Box, thing: Thing) -> None:
     """Fill a box with the thing's pattern, on a canvas of its own so that nothing sticks out."""
     size = max(1, round(box[2] * pen.width)), max(1, round(box[3] * pen.height))
     patch = Image.new("RGB", size, thing.inks.ground)
@@ -186,9 +186,9 @@ def _medallion(pen: Pen, thing: Thing) -> None:
     pen.letter(thing.title, (0.14, 0.79, 0.72, 0.13), _over(inks, inks.accent), thing.voice)
 
 
-def _framed(pen: Pen, thing: Thing) -> None:
+def _frame(pen: Pen, thing: Thing) -> None:
     inks = thing.inks
-    _patterned(pen, (0, 0, 1, 1), thing)
+    _draw_pattern(pen, (0, 0, 1, 1), thing)
     pen.rectangle((0.12, 0.1, 0.76, 0.8), inks.dark)
     pen.rectangle((0.14, 0.115, 0.72, 0.77), inks.light)
     PICTURES[thing.picture](pen.square((0.5, 0.44), 0.5), _on(inks, inks.light))
@@ -255,9 +255,9 @@ def _tile(pen: Pen, box: Box, ground: Colour, ink: Colour, turn: int) -> None:
     pen.canvas.paste(patch, (round(pen.left + box[0] * pen.width), round(pen.top + box[1] * pen.height)))
 
 
-def _labelled(pen: Pen, thing: Thing) -> None:
+def _label(pen: Pen, thing: Thing) -> None:
     inks = thing.inks
-    _patterned(pen, (0, 0, 1, 0.66), thing)
+    _draw_pattern(pen, (0, 0, 1, 0.66), thing)
     pen.rectangle((0, 0.62, 1, 0.38), inks.dark)
     pen.circle((0.5, 0.6), 0.27, inks.dark)
     PICTURES[thing.picture](pen.square((0.5, 0.58), 0.4), _on_dark(inks))
@@ -283,5 +283,5 @@ def _column(pen: Pen, thing: Thing) -> None:
 
 
 _LAYOUTS: tuple[Layout, ...] = (
-    _medallion, _framed, _swiss, _landscape, _sunburst, _tiles, _labelled, _column,
+    _medallion, _frame, _swiss, _landscape, _sunburst, _tiles, _label, _column,
 )  # fmt: skip

@@ -41,7 +41,7 @@ def _noise(rng: np.random.Generator, *cells: tuple[int, int]) -> NDArray[np.floa
     return total
 
 
-def _tinted(colour: Colour, level: NDArray[np.float32]) -> Image.Image:
+def _tint(colour: Colour, level: NDArray[np.float32]) -> Image.Image:
     """The colour made lighter and darker by `level` (SIDE, SIDE) around 1."""
     return Image.fromarray(np.clip(level[..., None] * np.array(colour, np.float32), 0, 255).astype(np.uint8))
 
@@ -54,18 +54,20 @@ def _wood(rng: np.random.Generator) -> Image.Image:
     rows = np.arange(SIDE) * planks // SIDE
     level *= tone[rows][:, None]
     level[np.flatnonzero(np.diff(rows))] *= 0.45
-    return _tinted(brown, level).rotate(90 * int(rng.integers(2)))
+    return _tint(brown, level).rotate(90 * int(rng.integers(2)))
 
 
 def _brick(rng: np.random.Generator) -> Image.Image:
-    return _laid(rng, rows=int(rng.integers(8, 15)), aspect=2.2, stagger=0.5)
+    return _lay_bricks(rng, rows=int(rng.integers(8, 15)), aspect=2.2, stagger=0.5)
 
 
 def _tiles(rng: np.random.Generator) -> Image.Image:
-    return _laid(rng, rows=int(rng.integers(4, 11)), aspect=float(rng.choice((1.0, 1.0, 2.0))), stagger=0.0)
+    return _lay_bricks(
+        rng, rows=int(rng.integers(4, 11)), aspect=float(rng.choice((1.0, 1.0, 2.0))), stagger=0.0
+    )
 
 
-def _laid(rng: np.random.Generator, rows: int, aspect: float, stagger: float) -> Image.Image:
+def _lay_bricks(rng: np.random.Generator, rows: int, aspect: float, stagger: float) -> Image.Image:
     """Rows of bricks or tiles, each a little different, with joints between."""
     colour, joint = random_colour(rng), random_colour(rng, 0.1, 0.7)
     varied = float(rng.uniform(0.02, 0.16))
@@ -87,12 +89,12 @@ def _laid(rng: np.random.Generator, rows: int, aspect: float, stagger: float) ->
 
 
 def _plaster(rng: np.random.Generator) -> Image.Image:
-    return _tinted(random_colour(rng, 0.3, 0.7), 1 + 0.16 * _noise(rng, (3, 3), (20, 20), (120, 120)))
+    return _tint(random_colour(rng, 0.3, 0.7), 1 + 0.16 * _noise(rng, (3, 3), (20, 20), (120, 120)))
 
 
 def _stone(rng: np.random.Generator) -> Image.Image:
     veins = np.abs(np.sin(9 * _noise(rng, (4, 4), (9, 9), (24, 24)))) ** 0.35
-    return _tinted(random_colour(rng, 0.15, 0.8), (0.72 + 0.3 * veins).astype(np.float32))
+    return _tint(random_colour(rng, 0.15, 0.8), (0.72 + 0.3 * veins).astype(np.float32))
 
 
 def _cloth(rng: np.random.Generator) -> Image.Image:
@@ -120,7 +122,7 @@ def _chips(rng: np.random.Generator) -> Image.Image:
 
 def _grass(rng: np.random.Generator) -> Image.Image:
     green = mix((86, 118, 62), random_colour(rng), 0.3)
-    return _tinted(green, 1 + 0.6 * _noise(rng, (120, 40), (200, 60)) + 0.3 * _noise(rng, (6, 6)))
+    return _tint(green, 1 + 0.6 * _noise(rng, (120, 40), (200, 60)) + 0.3 * _noise(rng, (6, 6)))
 
 
 def _blurred_room(rng: np.random.Generator) -> Image.Image:

@@ -20,7 +20,7 @@ class Camera:
 
     @staticmethod
     def around(target: Floats, azimuth: float, elevation: float, roll: float, distance: float) -> "Camera":
-        """A camera that looks at `target`; angles in radians, azimuth 0 and elevation 0 look along -z."""
+        """A camera directed at `target`; angles in radians, azimuth 0 and elevation 0 look along -z."""
         away = np.array(
             [
                 math.sin(azimuth) * math.cos(elevation),
@@ -44,7 +44,7 @@ class Camera:
         seen = (points - self.position) @ self.rotation.T
         return np.asarray(self.focal * seen[:, :2] / seen[:, 2:] + np.array(self.centre))
 
-    def framed(self, points: Floats, middle: tuple[float, float], longest: float) -> "Camera":
+    def frame(self, points: Floats, middle: tuple[float, float], longest: float) -> "Camera":
         """The same view zoomed so that `points` span `longest` pixels around `middle`: a crop of a wider photo."""
         plain = replace(self, focal=1.0, centre=(0.0, 0.0)).project(points)
         low, high = plain.min(0), plain.max(0)
@@ -52,7 +52,7 @@ class Camera:
         shift = np.array(middle) - focal * (low + high) / 2
         return replace(self, focal=focal, centre=(float(shift[0]), float(shift[1])))
 
-    def magnified(self, times: float) -> "Camera":
+    def magnify(self, times: float) -> "Camera":
         """The same view on a canvas so many times larger."""
         return replace(
             self, focal=self.focal * times, centre=(self.centre[0] * times, self.centre[1] * times)

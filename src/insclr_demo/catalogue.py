@@ -19,7 +19,7 @@ _BRANDS = (
     "Piccola", "Runa", "Threnody", "Ottoway", "Cinderby", "Mellowin", "Hixton", "Jorvika", "Sablewood", "Lorimer",
     "Umbrelo", "Callomay", "Eskelin", "Vantry", "Noctua", "Bellarosa", "Tamsin", "Orrery", "Willet", "Zephine",
 )  # fmt: skip
-_STRANGE_BRANDS = (
+_OTHER_BRANDS = (
     "Abelone", "Brisko", "Clovis", "Dapple", "Erminet", "Falkor", "Gustavo", "Hibern", "Indigar", "Junio",
     "Krillon", "Lumenta", "Mosaik", "Nimbula", "Opaline", "Pomonel", "Quasimo", "Rosalba", "Sirocca", "Tundral",
     "Ulmer", "Vireo", "Waxwing", "Xantho", "Yonder", "Zircon", "Aldous", "Bosco", "Cormo", "Delphin", "Egret",
@@ -85,9 +85,9 @@ def catalogue(count: int, seed: int) -> list[Thing]:
     return _products(count, _BRANDS, seed, 1)
 
 
-def strangers(seed: int) -> list[Thing]:
+def distractors(seed: int) -> list[Thing]:
     """Things of other brands, to stand about in the photos: none of them is in the catalogue."""
-    return _products(60, _STRANGE_BRANDS, seed, 3)
+    return _products(60, _OTHER_BRANDS, seed, 3)
 
 
 def _products(count: int, names: tuple[str, ...], seed: int, stream: int) -> list[Thing]:

@@ -4,39 +4,39 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from insclr_demo import backdrops
-from insclr_demo.photo import developed
-from insclr_demo.scene import Stranger, cut_out
+from insclr_demo.photo import develop
+from insclr_demo.scene import Distractor, cut_out
 from insclr_demo.solids import Solid
 
 PixelBox = tuple[int, int, int, int]  # left, top, right, bottom
 
 SHARES = (0.15, 0.4)  # longest side of the thing, of the photo's
-_STRANGERS = (7, 13)
-_STRANGER_SHARES = (0.15, 0.5)
-_IN_FRONT = 3  # strangers added after the thing; they do not touch its box
+_DISTRACTORS = (7, 13)
+_DISTRACTOR_SHARES = (0.15, 0.5)
+_IN_FRONT = 3  # distractors added after the thing; they do not touch its box
 
 
 def busy_photo(
-    solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator
+    solid: Solid, distractor: Distractor, size: int, rng: np.random.Generator
 ) -> tuple[Image.Image, PixelBox]:
-    """A photo of `size` x `size` pixels full of strangers with the solid among them, and where it is."""
+    """A photo of `size` x `size` pixels full of distractors with the solid among them, and where it is."""
     picture = backdrops.random_room(rng).resize((size, size), Image.Resampling.BICUBIC).convert("RGBA")
-    others = int(rng.integers(*_STRANGERS))
+    others = int(rng.integers(*_DISTRACTORS))
     for _ in range(others):
-        _pasted(picture, _other(stranger, size, rng), rng)
+        _paste(picture, _other(distractor, size, rng), rng)
     longest = round(float(rng.uniform(*SHARES)) * size)
-    box = _pasted(picture, cut_out(solid, longest, rng), rng)
+    box = _paste(picture, cut_out(solid, longest, rng), rng)
     for _ in range(_IN_FRONT):
-        _pasted(picture, _other(stranger, size, rng), rng, free=box)
-    return developed(picture.convert("RGB"), rng), box
+        _paste(picture, _other(distractor, size, rng), rng, free=box)
+    return develop(picture.convert("RGB"), rng), box
 
 
-def _other(stranger: Stranger, size: int, rng: np.random.Generator) -> Image.Image:
-    longest = round(float(rng.uniform(*_STRANGER_SHARES)) * size)
-    return cut_out(stranger(bool(rng.random() < 0.4), rng), longest, rng)
+def _other(distractor: Distractor, size: int, rng: np.random.Generator) -> Image.Image:
+    longest = round(float(rng.uniform(*_DISTRACTOR_SHARES)) * size)
+    return cut_out(distractor(bool(rng.random() < 0.4), rng), longest, rng)
 
 
-def _pasted(
+def _paste(
     picture: Image.Image, cut: Image.Image, rng: np.random.Generator, free: PixelBox | None = None
 ) -> PixelBox:
     """Put the cut-out somewhere with a soft shadow under it; not at all where it would touch `free`."""

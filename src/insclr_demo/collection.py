@@ -14,12 +14,12 @@ import numpy as np
 from insclr.errors import UserError
 from insclr.files import whole_folder
 from insclr.progress import progress_bar
-from insclr_demo.catalogue import Thing, catalogue, strangers
+from insclr_demo.catalogue import Thing, catalogue, distractors
 from insclr_demo.clutter import PixelBox, busy_photo
 from insclr_demo.scene import photograph
 from insclr_demo.solids import FLAT_KINDS, Solid, build
 
-_CARD = "collection.json"  # says what the folder holds, so that a second run can leave it alone
+_CARD = "collection.json"  # records what the folder holds, so that a second run leaves it alone
 _EDITION = 1  # raised when the drawing changes, so that an older collection is not taken for this one
 QUERIES = 5  # photos of each thing by itself in a collection with clutter
 _PLAIN, _BUSY, _QUERY = 4, 5, 6  # streams of random numbers
@@ -43,7 +43,7 @@ class _Plan:
         return [("images", self.views, _BUSY), ("queries", QUERIES, _QUERY)]
 
     def card(self) -> dict[str, int | bool]:
-        """What the folder's card says; a plain collection's says nothing of clutter, as it always did."""
+        """The content of the folder's card; that of a plain collection has no entry for clutter."""
         return {name: value for name, value in asdict(self).items() if name != "clutter" or value}
 
 
@@ -60,7 +60,7 @@ def draw_collection(
     """Draw `things` look-alike products, `views` JPEG photos of each, with `labels.csv` (path, instance).
 
     With `clutter` each of the `views` is a busy photo of twice the size with the thing at 15 to 40 % of its side,
-    and QUERIES photos of the thing by itself are added; `labels.csv` says which is which (role) and where the
+    and QUERIES photos of the thing by itself are added; `labels.csv` gives the role of each and where the
     thing is (x1, y1, x2, y2 in pixels).
 
     The same arguments give the same bytes on one machine, with any number of worker processes (None: one per
@@ -77,7 +77,7 @@ def draw_collection(
     with whole_folder(out) as folder:
         with progress_bar("Drawing", things) as bar:
             boxes: dict[str, PixelBox] = {}
-            for found in _drawn(folder, plan, workers or os.cpu_count() or 1):
+            for found in _draw_instances(folder, plan, workers or os.cpu_count() or 1):
                 boxes |= found
                 bar.advance()
         _write_labels(folder / "labels.csv", plan, boxes)
@@ -102,7 +102,7 @@ def _already_drawn(out: Path, plan: _Plan) -> bool:
     return all((out / path).is_file() for path, _, _ in _labels(plan))
 
 
-def _drawn(folder: Path, plan: _Plan, workers: int) -> Iterator[dict[str, PixelBox]]:
+def _draw_instances(folder: Path, plan: _Plan, workers: int) -> Iterator[dict[str, PixelBox]]:
     """Draw every thing, in this process or in several; gives its boxes as each is done."""
     numbers = range(plan.things)
     if workers == 1:
@@ -122,9 +122,9 @@ def _draw_thing(folder: Path, number: int, plan: _Plan) -> dict[str, PixelBox]:
     solid = build(thing)
     boxes: dict[str, PixelBox] = {}
 
-    def stranger(flat: bool, rng: np.random.Generator) -> Solid:
-        chosen = [other for other in _strangers(plan.seed) if (other.kind in FLAT_KINDS) == flat]
-        return _stranger(chosen[int(rng.integers(len(chosen)))])
+    def distractor(flat: bool, rng: np.random.Generator) -> Solid:
+        chosen = [other for other in _distractors(plan.seed) if (other.kind in FLAT_KINDS) == flat]
+        return _distractor(chosen[int(rng.integers(len(chosen)))])
 
     for kind, count, stream in plan.kinds():
         place = folder / kind / thing.name
@@ -132,21 +132,21 @@ def _draw_thing(folder: Path, number: int, plan: _Plan) -> dict[str, PixelBox]:
         for view in range(count):
             rng = np.random.default_rng([plan.seed, stream, number, view])
             if stream == _BUSY:
-                photo, box = busy_photo(solid, stranger, 2 * plan.size, rng)
+                photo, box = busy_photo(solid, distractor, 2 * plan.size, rng)
                 boxes[f"{kind}/{thing.name}/{view:02d}.jpg"] = box
             else:
-                photo = photograph(solid, stranger, plan.size, rng)
+                photo = photograph(solid, distractor, plan.size, rng)
             photo.save(place / f"{view:02d}.jpg", quality=int(rng.integers(45, 93)))
     return boxes
 
 
 @lru_cache(maxsize=1)
-def _strangers(seed: int) -> list[Thing]:
-    return strangers(seed)
+def _distractors(seed: int) -> list[Thing]:
+    return distractors(seed)
 
 
 @lru_cache(maxsize=128)
-def _stranger(thing: Thing) -> Solid:
+def _distractor(thing: Thing) -> Solid:
     return build(thing)
 
 

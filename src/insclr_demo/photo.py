@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 
-def developed(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
+def develop(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
     """The scene under another light, seen through a lens, with the sensor's noise."""
-    photo = _defocused(scene, rng)
+    photo = _defocus(scene, rng)
     light = _falloff(photo.size, rng)
     if rng.random() < 0.2:
         light *= _window_shadow(photo.size, rng)
@@ -22,17 +22,17 @@ def developed(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray((np.clip(levels, 0, 1) * 255 + 0.5).astype(np.uint8))
 
 
-def _defocused(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
+def _defocus(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
     """Sharp in half the photos; soft, or moved during the exposure, in the others."""
     chance, unit = rng.random(), scene.width / 224
     if chance < 0.2:
         return scene.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.4, 1.3)) * unit))
     if chance < 0.3:
-        return _moved(scene, rng)
+        return _blur_by_motion(scene, rng)
     return scene
 
 
-def _moved(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
+def _blur_by_motion(scene: Image.Image, rng: np.random.Generator) -> Image.Image:
     angle, length = float(rng.uniform(0, np.pi)), float(rng.uniform(1.5, 3)) * scene.width / 224
     total = np.zeros((scene.height, scene.width, 3), np.float32)
     for step in np.linspace(-0.5, 0.5, 5):

@@ -10,12 +10,12 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter
 from insclr_demo import backdrops
 from insclr_demo.camera import Camera, Floats, Light
 from insclr_demo.pen import Colour, mix
-from insclr_demo.photo import developed
+from insclr_demo.photo import develop
 from insclr_demo.solids import Solid
 
 _SUPERSAMPLING = 2  # things are painted this much larger and shrunk, for smooth edges
 
-Stranger = Callable[
+Distractor = Callable[
     [bool, np.random.Generator], Solid
 ]  # draws a thing outside the catalogue; flat ones or not
 
@@ -31,19 +31,19 @@ class _Set:
     light: Light
 
 
-def photograph(solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator) -> Image.Image:
+def photograph(solid: Solid, distractor: Distractor, size: int, rng: np.random.Generator) -> Image.Image:
     """A photo of `size` x `size` pixels of the solid; everything else in it is drawn at random."""
-    scene = (_hung if solid.flat else _stood)(solid, stranger, size, rng)
+    scene = (_hang_on_wall if solid.flat else _stand_on_table)(solid, distractor, size, rng)
     picture = (_wall if solid.flat else _room)(scene.camera, size, rng)
     for other in scene.behind:
-        picture = _added(picture, other, scene)
+        picture = _add(picture, other, scene)
     if not solid.flat:
         picture = picture.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 2)) * size / 224))
     for other in (scene.solid, *scene.before):
-        picture = _added(picture, other, scene)
+        picture = _add(picture, other, scene)
     if rng.random() < 0.12:
         picture.alpha_composite(_leaves(size, rng))
-    return developed(picture.convert("RGB"), rng)
+    return develop(picture.convert("RGB"), rng)
 
 
 def cut_out(solid: Solid, longest: int, rng: np.random.Generator) -> Image.Image:
@@ -57,7 +57,7 @@ def cut_out(solid: Solid, longest: int, rng: np.random.Generator) -> Image.Image
             float(rng.uniform(1.7, 4)),
         )
     else:
-        solid = _posed(solid, rng)
+        solid = _pose(solid, rng)
         height = float(solid.outline[:, 1].max())
         low, high = (8, 40) if height > 0.6 else (30, 65)
         middle = np.array([0, height / 2, 0])
@@ -68,19 +68,19 @@ def cut_out(solid: Solid, longest: int, rng: np.random.Generator) -> Image.Image
             _roll(rng) / 2,
             float(rng.uniform(1.9, 4.5)),
         )
-    camera = camera.framed(solid.outline, (longest / 2, longest / 2), longest)
+    camera = camera.frame(solid.outline, (longest / 2, longest / 2), longest)
     side = longest * _SUPERSAMPLING
     layer = Image.new("RGBA", (side, side))
-    solid.paint(layer, camera.magnified(_SUPERSAMPLING), _lamp(rng))
+    solid.paint(layer, camera.magnify(_SUPERSAMPLING), _lamp(rng))
     layer = layer.reduce(_SUPERSAMPLING)
     return layer.crop(layer.getchannel("A").point(lambda alpha: 255 * (alpha > 127)).getbbox())
 
 
-def _added(picture: Image.Image, solid: Solid, scene: _Set) -> Image.Image:
+def _add(picture: Image.Image, solid: Solid, scene: _Set) -> Image.Image:
     """The picture with one more solid, and its shadow, in front of what is there."""
-    picture = _shaded(picture, solid, scene)
+    picture = _shade(picture, solid, scene)
     layer = Image.new("RGBA", (picture.width * _SUPERSAMPLING, picture.height * _SUPERSAMPLING))
-    solid.paint(layer, scene.camera.magnified(_SUPERSAMPLING), scene.light)
+    solid.paint(layer, scene.camera.magnify(_SUPERSAMPLING), scene.light)
     picture.alpha_composite(layer.reduce(_SUPERSAMPLING))
     return picture
 
@@ -103,19 +103,19 @@ def _lamp(rng: np.random.Generator) -> Light:
     return Light(direction / np.linalg.norm(direction), float(rng.uniform(0.5, 0.8)))
 
 
-def _framed(camera: Camera, solid: Solid, size: int, rng: np.random.Generator) -> Camera:
+def _frame(camera: Camera, solid: Solid, size: int, rng: np.random.Generator) -> Camera:
     """Zoomed and moved so that the thing takes two thirds or more of the frame, anywhere in it."""
     share = float(rng.uniform(0.68, 1.0))
     free = (1.05 - share) / 2
     middle = (0.5 + rng.uniform(-free, free)) * size, (0.5 + rng.uniform(-free, free)) * size
-    return camera.framed(solid.outline, middle, share * size)
+    return camera.frame(solid.outline, middle, share * size)
 
 
 def _roll(rng: np.random.Generator) -> float:
     return math.radians(rng.normal(0, 9) if rng.random() < 0.9 else rng.uniform(-60, 60))
 
 
-def _hung(solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator) -> _Set:
+def _hang_on_wall(solid: Solid, distractor: Distractor, size: int, rng: np.random.Generator) -> _Set:
     """A flat thing on a wall, perhaps with others beside or across it."""
     camera = Camera.around(
         np.zeros(3), _degrees(rng, -42, 42), _degrees(rng, -20, 20), _roll(rng), float(rng.uniform(1.7, 4))
@@ -124,17 +124,17 @@ def _hung(solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator)
     for _ in range(int(rng.choice((0, 0, 0, 0, 0, 1, 2)))):
         angle = rng.uniform(0, 2 * math.pi)
         place = np.array([1.1 * math.cos(angle), 1.15 * math.sin(angle), 0.0])
-        behind.append(stranger(True, rng).moved(_turn(2, rng.normal(0, 0.15)), place))
+        behind.append(distractor(True, rng).move(_turn(2, rng.normal(0, 0.15)), place))
     if rng.random() < 0.1:
         angle = rng.uniform(0, 2 * math.pi)
         place = np.array([0.72 * math.cos(angle), 0.78 * math.sin(angle), 0.02])
-        before.append(stranger(True, rng).moved(_turn(2, rng.normal(0, 0.5)), place))
-    return _Set(solid, behind, before, _framed(camera, solid, size, rng), _lamp(rng))
+        before.append(distractor(True, rng).move(_turn(2, rng.normal(0, 0.5)), place))
+    return _Set(solid, behind, before, _frame(camera, solid, size, rng), _lamp(rng))
 
 
-def _stood(solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator) -> _Set:
+def _stand_on_table(solid: Solid, distractor: Distractor, size: int, rng: np.random.Generator) -> _Set:
     """A thing on a table, turned and perhaps laid down, with others around it."""
-    solid = _posed(solid, rng)
+    solid = _pose(solid, rng)
     height = float(solid.outline[:, 1].max())
     low, high = (8, 40) if height > 0.6 else (30, 65)
     camera = Camera.around(
@@ -144,25 +144,25 @@ def _stood(solid: Solid, stranger: Stranger, size: int, rng: np.random.Generator
     behind, before = [], []
     for _ in range(int(rng.choice((0, 0, 0, 0, 0, 1, 2)))):
         place = np.array([rng.uniform(0.7, 1.5) * rng.choice((-1, 1)), 0, rng.uniform(-1.5, 0.0)])
-        behind.append(stranger(False, rng).moved(_turn(1, rng.uniform(-1, 1)), place))
+        behind.append(distractor(False, rng).move(_turn(1, rng.uniform(-1, 1)), place))
     behind.sort(key=lambda other: float(other.outline[:, 2].mean()))
     if rng.random() < 0.1:
         place = np.array([rng.uniform(0.45, 0.75) * rng.choice((-1, 1)), 0, rng.uniform(0.6, 0.9)])
-        before.append(stranger(False, rng).moved(_turn(1, rng.uniform(-1, 1)), place))
-    return _Set(solid, behind, before, _framed(camera, solid, size, rng), _lamp(rng))
+        before.append(distractor(False, rng).move(_turn(1, rng.uniform(-1, 1)), place))
+    return _Set(solid, behind, before, _frame(camera, solid, size, rng), _lamp(rng))
 
 
-def _posed(solid: Solid, rng: np.random.Generator) -> Solid:
+def _pose(solid: Solid, rng: np.random.Generator) -> Solid:
     """Turned about its axis; one in four lies on its back or side, back on the ground."""
-    turned = solid.moved(_turn(1, _degrees(rng, -42, 42)), np.zeros(3))
+    turned = solid.move(_turn(1, _degrees(rng, -42, 42)), np.zeros(3))
     height = float(solid.outline[:, 1].max())
     if height > 0.45 and rng.random() < 0.1:
         axis = 2 if solid.round else int(rng.choice((0, 2)))
-        laid = solid.moved(_turn(axis, -math.pi / 2), np.zeros(3))
-        turned = laid.moved(_turn(1, _degrees(rng, -50, 50)), np.zeros(3))
+        laid = solid.move(_turn(axis, -math.pi / 2), np.zeros(3))
+        turned = laid.move(_turn(1, _degrees(rng, -50, 50)), np.zeros(3))
     spread = turned.outline
     middle = (spread.min(0) + spread.max(0)) / 2
-    return turned.moved(np.eye(3), -np.array([middle[0], spread[:, 1].min(), middle[2]]))
+    return turned.move(np.eye(3), -np.array([middle[0], spread[:, 1].min(), middle[2]]))
 
 
 def _plane(
@@ -216,7 +216,7 @@ def _below(camera: Camera, depth: float, size: int) -> Image.Image:
     return mask
 
 
-def _shaded(picture: Image.Image, solid: Solid, scene: _Set) -> Image.Image:
+def _shade(picture: Image.Image, solid: Solid, scene: _Set) -> Image.Image:
     """The picture with the solid's shadow on what it stands or hangs on."""
     points, lamp = solid.outline, scene.light.direction
     axis = 2 if solid.flat else 1

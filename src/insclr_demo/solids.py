@@ -35,9 +35,9 @@ class Solid:
         """Whether it can roll."""
         return any(isinstance(surface, Shell) for surface in self.surfaces)
 
-    def moved(self, rotation: Floats, shift: Floats) -> "Solid":
+    def move(self, rotation: Floats, shift: Floats) -> "Solid":
         """The solid turned about the origin, then shifted."""
-        return Solid(tuple(surface.moved(rotation, shift) for surface in self.surfaces), self.flat)
+        return Solid(tuple(surface.move(rotation, shift) for surface in self.surfaces), self.flat)
 
     def paint(self, canvas: Image.Image, camera: Camera, light: Light) -> None:
         """Paint the farther surfaces first."""
@@ -82,9 +82,7 @@ def _level(x: float, z: float, height: float, print_: Image.Image) -> Panel:
 
 def _base(radius: float, colour: Colour) -> Surface:
     """The underside of a round thing."""
-    return _disc(radius, 0.0, Image.new("RGB", (64, 64), colour)).moved(
-        np.diag([1.0, 1.0, -1.0]), np.zeros(3)
-    )
+    return _disc(radius, 0.0, Image.new("RGB", (64, 64), colour)).move(np.diag([1.0, 1.0, -1.0]), np.zeros(3))
 
 
 def _disc(radius: float, height: float, print_: Image.Image) -> Panel:
@@ -105,7 +103,7 @@ def _block(width: float, height: float, depth: float, prints: Sequence[Image.Ima
         _upright(ground[face], ground[(face + 1) % 4], height, _opaque(prints[face])) for face in range(4)
     ]
     lid = _level(x, z, height, _opaque(prints[4]))
-    floor = _level(x, z, 0.0, _opaque(prints[4])).moved(np.diag([1.0, 1.0, -1.0]), np.zeros(3))
+    floor = _level(x, z, 0.0, _opaque(prints[4])).move(np.diag([1.0, 1.0, -1.0]), np.zeros(3))
     return [*walls, lid, floor]
 
 
@@ -150,7 +148,7 @@ def _can(thing: Thing) -> list[Surface]:
     pen.circle((0.5, 0.5), 0.44, mix(_METAL, (60, 62, 66), 0.4))
     pen.circle((0.5, 0.5), 0.41, mix(_METAL, (255, 255, 255), 0.3))
     pen.rectangle((0.42, 0.5, 0.16, 0.3), mix(_METAL, (60, 62, 66), 0.3), radius=0.08)
-    body = _round(thing, height, radius, 0.5).moved(np.eye(3), np.array([0, 0.06, 0], float))
+    body = _round(thing, height, radius, 0.5).move(np.eye(3), np.array([0, 0.06, 0], float))
     return [
         _base(radius * 0.86, mix(_METAL, (0, 0, 0), 0.2)),
         _shell(0, 0.06, radius * 0.86, radius, _METAL),
@@ -163,7 +161,7 @@ def _can(thing: Thing) -> list[Surface]:
 def _bottle(thing: Thing) -> list[Surface]:
     radius = _between(thing, 0.19, 0.24)
     glass = mix(thing.inks.dark, (30, 80, 50), 0.35)
-    label = _round(thing, 0.46, radius * 1.01, 0.25).moved(np.eye(3), np.array([0, 0.08, 0], float))
+    label = _round(thing, 0.46, radius * 1.01, 0.25).move(np.eye(3), np.array([0, 0.08, 0], float))
     return [
         _base(radius, mix(glass, (0, 0, 0), 0.3)),
         _shell(0, 0.08, radius, radius, glass, 0.8),
@@ -179,7 +177,7 @@ def _bottle(thing: Thing) -> list[Surface]:
 def _jar(thing: Thing) -> list[Surface]:
     radius, height = _between(thing, 0.34, 0.42), 0.6
     content = mix(thing.inks.accent, thing.inks.dark, 0.3)
-    label = _round(thing, height, radius, 0.3).moved(np.eye(3), np.array([0, 0.08, 0], float))
+    label = _round(thing, height, radius, 0.3).move(np.eye(3), np.array([0, 0.08, 0], float))
     return [
         _base(radius * 0.96, mix(content, (0, 0, 0), 0.3)),
         _shell(0, 0.08, radius * 0.96, radius, content, 0.8),

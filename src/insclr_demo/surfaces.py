@@ -20,7 +20,7 @@ class Surface(Protocol):
     def outline(self) -> Floats:
         """Points (n, 3) that span it."""
 
-    def moved(self, rotation: Floats, shift: Floats) -> "Surface":
+    def move(self, rotation: Floats, shift: Floats) -> "Surface":
         """The same part turned about the origin, then shifted."""
 
     def paint(self, canvas: Image.Image, camera: Camera, light: Light) -> None:
@@ -45,7 +45,7 @@ class Panel:
         out = np.cross(self.corners[3] - self.corners[0], self.corners[1] - self.corners[0])
         return np.asarray(out / np.linalg.norm(out))
 
-    def moved(self, rotation: Floats, shift: Floats) -> "Panel":
+    def move(self, rotation: Floats, shift: Floats) -> "Panel":
         """The panel turned about the origin, then shifted."""
         return Panel(self.corners @ rotation.T + shift, self.texture)
 
@@ -99,7 +99,7 @@ class Shell:
         ]
         return np.asarray(np.concatenate(rims) @ self.rotation.T + self.shift)
 
-    def moved(self, rotation: Floats, shift: Floats) -> "Shell":
+    def move(self, rotation: Floats, shift: Floats) -> "Shell":
         """The shell turned about the origin, then shifted."""
         turned, place = rotation @ self.rotation, rotation @ self.shift + shift
         return Shell(self.height, self.low, self.high, self.texture, self.gloss, turned, place)
@@ -152,7 +152,7 @@ class Tube:
         """Its middle line."""
         return self.path
 
-    def moved(self, rotation: Floats, shift: Floats) -> "Tube":
+    def move(self, rotation: Floats, shift: Floats) -> "Tube":
         """The tube turned about the origin, then shifted."""
         return Tube(self.path @ rotation.T + shift, self.radius, self.colour)
 

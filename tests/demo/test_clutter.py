@@ -53,11 +53,11 @@ def test_a_thing_takes_15_to_40_percent_of_the_side_of_a_busy_photo(drawn: Path)
 def test_the_thing_is_in_its_box() -> None:
     red, blue = _poster("red"), _poster("blue")
 
-    def stranger(_: bool, __: np.random.Generator) -> Solid:
+    def distractor(_: bool, __: np.random.Generator) -> Solid:
         return blue
 
     for seed in range(4):
-        photo, (left, top, right, bottom) = busy_photo(red, stranger, 160, np.random.default_rng(seed))
+        photo, (left, top, right, bottom) = busy_photo(red, distractor, 160, np.random.default_rng(seed))
         pixels = np.asarray(photo, np.int64)
         reddish = (pixels[..., 0] > 2 * pixels[..., 2]) & (pixels[..., 0] > 2 * pixels[..., 1])
         inside = reddish[top:bottom, left:right]

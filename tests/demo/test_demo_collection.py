@@ -12,7 +12,7 @@ from PIL import Image
 from insclr.errors import UserError
 from insclr_demo import draw_collection
 from insclr_demo.camera import Camera, Light
-from insclr_demo.catalogue import KINDS, catalogue, strangers
+from insclr_demo.catalogue import KINDS, catalogue, distractors
 from insclr_demo.solids import build
 from insclr_demo.surfaces import Panel, Shell, homography
 
@@ -134,7 +134,7 @@ def test_names_stay_unique_when_the_brands_run_out() -> None:
 
 
 def test_what_stands_about_is_never_in_the_catalogue() -> None:
-    assert not {thing.brand for thing in strangers(0)} & {thing.brand for thing in catalogue(400, seed=0)}
+    assert not {thing.brand for thing in distractors(0)} & {thing.brand for thing in catalogue(400, seed=0)}
 
 
 def test_homography_takes_the_four_pixels_to_the_four_points() -> None:
@@ -154,7 +154,7 @@ def test_the_camera_sees_right_and_up_where_they_are() -> None:
     np.testing.assert_allclose(
         camera.project(np.array([(1, 0, 0), (0, 1, 0)], float)), [(0.25, 0), (0, -0.25)], atol=1e-12
     )
-    framed = camera.framed(np.array([(-1, 0, 0), (1, 0, 0)], float), middle=(50, 30), longest=40)
+    framed = camera.frame(np.array([(-1, 0, 0), (1, 0, 0)], float), middle=(50, 30), longest=40)
     np.testing.assert_allclose(framed.project(np.array([(-1, 0, 0), (1, 0, 0)], float)), [(30, 30), (70, 30)])
 
 
@@ -163,7 +163,7 @@ def test_a_panel_shows_its_printed_side_only() -> None:
     panel = Panel(np.array([(-1, 1, 0), (1, 1, 0), (1, -1, 0), (-1, -1, 0)], float), print_)
     light = Light(np.array([0.0, 0.0, 1.0]), ambient=1.0)
     for azimuth, seen in ((0.0, (200, 0, 0, 255)), (np.pi, (0, 0, 0, 0))):
-        camera = Camera.around(np.zeros(3), azimuth, 0, 0, 5).framed(panel.outline, (20, 20), 30)
+        camera = Camera.around(np.zeros(3), azimuth, 0, 0, 5).frame(panel.outline, (20, 20), 30)
         canvas = Image.new("RGBA", (40, 40))
         panel.paint(canvas, camera, light)
         assert canvas.getpixel((20, 20)) == seen
@@ -176,7 +176,7 @@ def test_a_shell_shows_the_middle_of_its_texture_in_front() -> None:
     shell = Shell(1.0, 0.5, 0.5, texture, gloss=0.0)
     light = Light(np.array([0.0, 0.0, 1.0]), ambient=1.0)
     for azimuth, level in ((0.0, 255), (np.pi, 0)):
-        camera = Camera.around(np.array([0, 0.5, 0]), azimuth, 0, 0, 5).framed(shell.outline, (20, 20), 30)
+        camera = Camera.around(np.array([0, 0.5, 0]), azimuth, 0, 0, 5).frame(shell.outline, (20, 20), 30)
         canvas = Image.new("RGBA", (40, 40))
         shell.paint(canvas, camera, light)
         assert canvas.getpixel((20, 20)) == (level, level, level, 255)

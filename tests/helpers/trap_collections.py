@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from insclr_demo.catalogue import Thing, catalogue, strangers
+from insclr_demo.catalogue import Thing, catalogue, distractors
 from insclr_demo.scene import photograph
 from insclr_demo.solids import FLAT_KINDS, Solid, build
 
@@ -40,7 +40,7 @@ def one_thing_only(seed: int = 0) -> Photos:
 
 def all_singles(seed: int = 0) -> Photos:
     """Two hundred things with one photo each, and a second photo of forty to measure with."""
-    things = [*catalogue(160, seed), *strangers(seed)[:40]]
+    things = [*catalogue(160, seed), *distractors(seed)[:40]]
     return {
         thing.name: _photographed(thing, 2 if at < 40 else 1, seed + at) for at, thing in enumerate(things)
     }
@@ -119,7 +119,7 @@ def write(photos: Photos, folder: Path) -> Path:
 def _photographed(thing: Thing, count: int, seed: int) -> list[Image.Image]:
     """Photos of a thing among others, as those of the demo collection."""
     others = {
-        flat: [one for one in strangers(0) if (one.kind in FLAT_KINDS) == flat] for flat in (True, False)
+        flat: [one for one in distractors(0) if (one.kind in FLAT_KINDS) == flat] for flat in (True, False)
     }
 
     def stranger(flat: bool, rng: np.random.Generator) -> Solid:

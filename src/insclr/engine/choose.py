@@ -1,4 +1,4 @@
-"""Which engine runs a network: the fastest that is there and can express it, chosen and said in one line."""
+"""Which engine runs a network: the fastest that is there and can express it, chosen and reported in one line."""
 
 import functools
 import logging
@@ -34,7 +34,7 @@ def require_engine(wanted: str, device: str) -> None:
             raise UserError(
                 f"The engine {wanted} runs on the CPU: leave --device out, or choose --engine torch."
             )
-        if not _installed(wanted):
+        if not _is_installed(wanted):
             raise UserError(
                 f"The engine {wanted} is not installed: {_INSTALL[wanted]}, or choose another --engine."
             )
@@ -70,11 +70,11 @@ def open_engine(
     """
     require_engine(wanted, device)
     if wanted == "torch" or (wanted == "auto" and not on_cpu(device)):
-        return _said(_torch(source, device, streams))
+        return _report(_torch(source, device, streams))
     cache = cache or EngineCache()
     by_speed: tuple[EngineName, ...] = ("openvino", "onnx")
     in_order = by_speed[::-1] if 0 < expected <= _FEW_IMAGES else by_speed
-    names = [one for one in in_order if wanted in ("auto", one) and _installed(one)]
+    names = [one for one in in_order if wanted in ("auto", one) and _is_installed(one)]
     try:
         graph = find_graph(source, kind, size, square=square, cache=cache)
     except CannotExport as error:
@@ -84,7 +84,7 @@ def open_engine(
         names = []
     for name in names:
         try:
-            return _said(_start(name, graph, head, streams, cache, bf16))
+            return _report(_start(name, graph, head, streams, cache, bf16))
         except (
             Exception
         ) as error:  # each engine has errors of its own; any of them means that it does not work
@@ -93,7 +93,7 @@ def open_engine(
             if wanted != "auto":
                 raise UserError(f"{reason}: {_INSTALL[name]} again, or leave --engine out.") from error
             logger.warning("%s: another takes its place", reason)
-    return _said(_torch(source, device, streams))
+    return _report(_torch(source, device, streams))
 
 
 def _start(
@@ -120,15 +120,15 @@ def _torch(source: GraphSource, device: str, streams: int) -> Engine:
     return TorchEngine(network, streams)
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     return find_spec(_MODULE[name]) is not None
 
 
-def _said(engine: Engine) -> Engine:
-    _say(engine.about)
+def _report(engine: Engine) -> Engine:
+    _log_once(engine.about)
     return engine
 
 
 @functools.cache
-def _say(about: str) -> None:
+def _log_once(about: str) -> None:
     logger.info("photos are described by %s", about)

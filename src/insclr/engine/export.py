@@ -71,8 +71,8 @@ def export_module(
             else any_size
         )
         try:
-            content = _traced(module, outputs, size, one_size)
-            difference, channels = _verified(module, content, outputs, tests)
+            content = _trace(module, outputs, size, one_size)
+            difference, channels = _verify(module, content, outputs, tests)
             return Exported(content, outputs, channels, one_size, difference)
         except CannotExport as error:
             reasons.append(f"for images of {'one size' if one_size else 'any size'} {error}")
@@ -110,7 +110,7 @@ class _Early(_Trunk):
         return (self.network.backbone.early(images),)
 
 
-def _traced(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool) -> bytes:
+def _trace(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool) -> bytes:
     """The graph as bytes. By tracing: torch's newer exporter takes minutes where this takes a second."""
     sides = {} if one_size else {2: "height", 3: "width"}
     axes: dict[str, dict[int, str]] = {"images": {0: "batch", **sides}}
@@ -149,7 +149,7 @@ def _no_log() -> Iterator[None]:
         setattr(torch._C, name, before)
 
 
-def _verified(
+def _verify(
     module: nn.Module, content: bytes, outputs: Sequence[str], tests: Sequence[Tensor]
 ) -> tuple[float, int]:
     """The largest difference from torch, and the channels of the last output; CannotExport above the tolerance."""

@@ -17,7 +17,7 @@ Kind = Literal["trunk", "early"]
 
 
 class CannotExport(Exception):
-    """A network that no graph can express; the text says why."""
+    """A network that no graph can express; the text gives the reason."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def write_onnx(
         made = export_whole(network, size, torch.from_numpy(pixels[:_AT_ONCE]))
     except CannotExport as error:
         raise UserError(f"{error}. Describe with torch (--engine torch) instead.") from error
-    content = {"fp32": _same, "fp16": _halved, "int8": _quantised}[precision](made.content, pixels)
+    content = {"fp32": _same, "fp16": _halve, "int8": _quantise}[precision](made.content, pixels)
     graph = onnx.load_from_string(content)
     about = {
         "insclr.version": __version__,
@@ -109,7 +109,7 @@ def _same(content: bytes, _: Features) -> bytes:
     return content
 
 
-def _halved(content: bytes, _: Features) -> bytes:
+def _halve(content: bytes, _: Features) -> bytes:
     """Weights and arithmetic in half precision; images, and what is pooled (a cube), stay float32."""
     graph = onnx.load_from_string(content)
     # A cube overflows half precision, and lengths are sums of squares.
@@ -139,7 +139,7 @@ class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         return None if part is None else {"images": part}
 
 
-def _quantised(content: bytes, pixels: Features) -> bytes:
+def _quantise(content: bytes, pixels: Features) -> bytes:
     """Convolutions in 8 bits, their ranges from the photos; pooling and the last layer stay float32."""
     with tempfile.TemporaryDirectory() as folder:
         before, prepared, after = (Path(folder, name) for name in ("a.onnx", "b.onnx", "c.onnx"))

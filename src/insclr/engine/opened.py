@@ -127,7 +127,7 @@ def open_in_memory(
     made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
     if not recipe.network.dim:
         # The next search in a store of this pretrained network finds its graph by the fingerprint, without torch.
-        EngineCache().write(_pretrained(model.fingerprint), "", b"", {"digest": source.digest})
+        EngineCache().write(_pretrained_key(model.fingerprint), "", b"", {"digest": source.digest})
     return OpenedModel(
         made,
         recipe,
@@ -151,7 +151,7 @@ def open_pretrained(
 ) -> OpenedModel:
     """The pretrained network `name` with this fingerprint, without torch where it was opened before."""
     require_engine(engine, device)
-    kept = EngineCache().read(_pretrained(fingerprint))
+    kept = EngineCache().read(_pretrained_key(fingerprint))
     if kept is None or engine == "torch" or not on_cpu(device):
         return open_model(name, engine=engine, device=device, streams=streams, expected=expected)
     recipe = pretrained_recipe(name)
@@ -197,9 +197,9 @@ def _head(weights: Weights) -> Head:
 
 
 def _gem_p(recipe: Recipe, weights: Weights) -> float:
-    """The power of its generalised mean: learned, or what the recipe says."""
+    """The power of its generalised mean: learned, or that of the recipe."""
     return float(weights["pooling.p"]) if "pooling.p" in weights else recipe.network.gem_p
 
 
-def _pretrained(fingerprint: str) -> str:
+def _pretrained_key(fingerprint: str) -> str:
     return f"pretrained-{fingerprint}.json"

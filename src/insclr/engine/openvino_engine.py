@@ -42,7 +42,7 @@ class OpenVinoEngine(GraphEngine):
             # Where a processor has bf16, OpenVINO might take it unasked: what is shipped is to be torch's.
             "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
         }
-        compiled = _compiled(graph, options, cache, f"{threads}x{streams}{'-bf16' if bf16 else ''}")
+        compiled = _compile(graph, options, cache, f"{threads}x{streams}{'-bf16' if bf16 else ''}")
         self._requests: SimpleQueue[Any] = SimpleQueue()  # as many as can run at a time
         for _ in range(streams):
             self._requests.put(compiled.create_infer_request())
@@ -68,7 +68,7 @@ def _core() -> Any:
     return openvino.Core()
 
 
-def _compiled(graph: Graph, options: dict[str, str], cache: EngineCache | None, shares: str) -> Any:
+def _compile(graph: Graph, options: dict[str, str], cache: EngineCache | None, shares: str) -> Any:
     core = _core()
     name, stamp = f"{graph.key}-{shares}.openvino", openvino.__version__
     kept = cache.read(name, stamp) if cache is not None else None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from insclr.errors import UserError
 
-if TYPE_CHECKING:  # imported where it is used: a wrong name is told before torch is loaded
+if TYPE_CHECKING:  # imported where it is used: a wrong name is reported before torch is loaded
     import torch
     from torch import nn
 

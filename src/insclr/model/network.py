@@ -51,7 +51,7 @@ class DescriptorNetwork(nn.Module):
         return self.pool(self.backbone(images))
 
     def pool(self, features: FeatureMap) -> Tensor:
-        """Pooled features (batch, channels) of the backbone's map, unit rows unless the recipe says otherwise."""
+        """Pooled features (batch, channels) of the backbone's map, unit rows unless the recipe sets otherwise."""
         pooled: Tensor = self.pooling(features)
         return functional.normalize(pooled, dim=1) if self.normalise_pooled else pooled
 

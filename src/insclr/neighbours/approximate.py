@@ -118,7 +118,9 @@ def make_lists(features: Tensor, lists: int, generator: torch.Generator) -> List
     sample = features[torch.randperm(len(features), generator=generator)[: 8 * lists]].float()
     main = _main_directions(sample)
     small = torch.cat([torch.nn.functional.normalize(block @ main, dim=1) for block in _blocks(features)])
-    centres = _chained(_kmeans(torch.nn.functional.normalize(sample @ main, dim=1), lists, generator))
+    centres = _order_by_nearest(
+        _kmeans(torch.nn.functional.normalize(sample @ main, dim=1), lists, generator)
+    )
     assigned = _nearest_centre(small, centres)
     rows = assigned.argsort(stable=True)
     counts = torch.bincount(assigned, minlength=lists).tolist()
@@ -171,7 +173,7 @@ def _nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     return nearest
 
 
-def _chained(centres: Tensor) -> Tensor:
+def _order_by_nearest(centres: Tensor) -> Tensor:
     """The centres in an order that goes from each to the nearest one left: rows close in it probe alike."""
     similarities = centres @ centres.T
     order = [0]
