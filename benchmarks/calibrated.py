@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from insclr.methods import calibrated
+from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.method import RoundStart
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.neighbours.pool import Pool
-from insclr.recipe import CalibratedSettings, RoundRecipe
+from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
 from insclr.training.round import Round, train_round
 from insclr.training.sources.pooled import PooledSource

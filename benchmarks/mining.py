@@ -21,10 +21,9 @@ from insclr.data.tuples import TupleSampler
 from insclr.memory.banks import MemoryBanks, open_banks
 from insclr.memory.round_pool import map_large_pool
 from insclr.methods.batch import Batch
-from insclr.methods.insclr import InsclrMethod
+from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
-from insclr.recipe import InsclrSettings
 from insclr.training.loss import contrastive_loss
 from table import Row, milliseconds
 from timing import in_turns

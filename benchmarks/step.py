@@ -21,9 +21,11 @@ from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.methods import create_method
 from insclr.methods.batch import Batch
+from insclr.methods.calibrated import CalibratedSettings
+from insclr.methods.insclr import InsclrSettings
 from insclr.methods.method import RoundStart
 from insclr.model.network import DescriptorNetwork, create_network
-from insclr.recipe import CalibratedSettings, InsclrSettings, NetworkRecipe, RoundRecipe
+from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
 from insclr.training.cpu import keep_freed_memory
 from insclr.training.round import Round, train_round

@@ -68,7 +68,12 @@ def test_the_recipes_work_as_written(small_collection: Path, tmp_path: Path) -> 
     shutil.copytree(
         _ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
     )
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(_ROOT / name, tmp_path)
     _follow(_PAGE, tmp_path)
+    # What `pip install -e` does to make entry points known.
+    install = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"]
+    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)
     (out := tmp_path / "out").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", _TRIAL, str(small_collection), str(out), *_SMALL],

@@ -13,7 +13,9 @@ from insclr.errors import UserError
 from insclr.jobs.ablate import TABLES, Entry, LabelledSet, ablate, interval
 from insclr.methods import create_method
 from insclr.methods.batch import Batch
-from insclr.recipe import CalibratedSettings, InsclrSettings, load_recipe
+from insclr.methods.calibrated import CalibratedSettings
+from insclr.methods.insclr import InsclrSettings
+from insclr.recipe import load_recipe
 
 _TINY = """
 name = "tiny"
@@ -71,7 +73,7 @@ def test_every_row_of_a_table_decides_differently_from_every_other(name: str, tm
     for entry in table.entries:
         method = load_recipe(table.recipe, entry.changes).rounds[0].method
         # The pool of the table is larger than the small collection: told apart by its size alone.
-        seen = f"{method.pool if name == 'pool' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, union-attr]
+        seen = f"{method.pool if name == 'pool' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, attr-defined]
         assert seen not in decided, f"{entry.name} decides what {decided.get(seen)} decides"
         decided[seen] = entry.name
 

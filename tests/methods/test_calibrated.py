@@ -13,9 +13,8 @@ from insclr.data.feedback_groups import FeedbackGroups
 from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
-from insclr.methods.calibrated import CalibratedMethod
+from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
 from insclr.mining.precision import mean_precision
-from insclr.recipe import CalibratedSettings
 from insclr.training.guard import unsafe
 
 

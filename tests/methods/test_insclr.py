@@ -8,8 +8,7 @@ import torch
 
 from helpers.seen_collection import batch_of, seen_collection
 from insclr.methods.batch import Batch
-from insclr.methods.insclr import InsclrMethod
-from insclr.recipe import InsclrSettings
+from insclr.methods.insclr import InsclrMethod, InsclrSettings
 
 
 def _prepared(tmp_path: Path, **settings: Any) -> tuple[InsclrMethod, Any]:

@@ -3,10 +3,12 @@
 import tomllib
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from insclr.errors import UserError
-from insclr.recipe import InsclrSettings, Recipe, from_table, load_recipe, recipe_names, to_toml
+from insclr.methods.insclr import InsclrSettings
+from insclr.recipe import Recipe, from_table, load_recipe, recipe_names, recipe_schema, to_toml
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -31,7 +33,7 @@ def test_the_papers_table_for_landmarks() -> None:
     assert recipe.descriptor.scales == (2**0.5, 1.0, 2**-0.5)
     assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "longest")
     first, second = recipe.rounds
-    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]  # type: ignore[union-attr]
+    batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]  # type: ignore[attr-defined]
     assert batches == [200, 64]
     assert [(each.augmented_size, each.plain_size) for each in recipe.rounds] == [(224, 512), (448, 512)]
     assert (first.steps, first.lr, first.milestones) == (60_000, 1e-4, (30_000, 45_000))
@@ -136,9 +138,9 @@ def test_a_change_reaches_one_round_or_all() -> None:
         ("network.dim=wide", "network.dim = 'wide' is not possible; it takes a whole number"),
         ("network.dim=true", "network.dim = True is not possible; it takes a whole number"),
         ("rounds.method.variant=E", "rounds.0.method.variant = 'E' is not possible; it takes 'A', 'B'"),
-        ("rounds.method.name=other", "rounds.0.method.name must be one of insclr, calibrated"),
+        ("rounds.method.name=other", "rounds.0.method: name must be one of arcface, byol, calibrated"),
         ("rounds.method.batch_threshold=x", "it takes a number or 'auto'"),
-        ("rounds.method.pool=2", "rounds.0: method.pool must be larger than method.neighbours (3)"),
+        ("rounds.method.pool=2", "rounds.0.method: pool must be larger than neighbours (3)"),
         ("rounds.7.lr=1", "has 2 rounds"),
         ("rounds.lr", "key=value"),
         ("descriptor.size=4", "a number greater than or equal to 16"),
@@ -214,3 +216,24 @@ def test_a_recipe_that_means_harm_is_one_sentence(tmp_path: Path, text: str, say
     (tmp_path / "recipe.toml").write_text(text)
     with pytest.raises(UserError, match=says):
         load_recipe(tmp_path / "recipe.toml")
+
+
+def test_the_schema_accepts_the_shipped_recipes_and_knows_every_method() -> None:
+    schema = recipe_schema()
+    validator = jsonschema.Draft202012Validator(schema)
+    for name in recipe_names():
+        assert not list(validator.iter_errors(tomllib.loads(to_toml(load_recipe(name))))), name
+    assert not list(validator.iter_errors({"extends": "fast", "rounds": [{"method": {"name": "byol"}}]}))
+    wrong = ({"network": {"dimm": 3}}, {"rounds": [{"method": {"name": "byol", "k": 3}}]}, {"seed": "one"})
+    for table in wrong:
+        assert list(validator.iter_errors(table)), table
+
+
+def test_a_stored_recipe_needs_no_method() -> None:
+    table = tomllib.loads(to_toml(load_recipe("simclr")))
+    table["rounds"][0]["method"] = {"name": "not-installed", "width": 3, "scales": [1.0]}
+    recipe = from_table(table, load_methods=False)
+    assert recipe.rounds[0].method.name == "not-installed"
+    assert tomllib.loads(to_toml(recipe)) == table
+    with pytest.raises(UserError, match=r"rounds\.0\.method: name must be one of arcface, byol"):
+        from_table(table)

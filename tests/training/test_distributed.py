@@ -19,14 +19,14 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory.banks import open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
-from insclr.methods.calibrated import CalibratedMethod
-from insclr.methods.insclr import InsclrMethod
+from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
+from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.methods.method import Method, RoundStart
 from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.ranks import Ranks, joined
-from insclr.recipe import CalibratedSettings, InsclrSettings, Recipe, RoundRecipe
+from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss

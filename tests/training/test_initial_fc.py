@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from insclr.methods.calibrated import CalibratedSettings
 from insclr.mining.consistency import PairTrust
-from insclr.recipe import CalibratedSettings
 from insclr.training.initial_fc import pca_fc, set_fc, views_fc
 
 

@@ -10,11 +10,10 @@ import torch
 
 from helpers.seen_collection import NoBackbone
 from insclr.data.images import ImageList
-from insclr.methods.insclr import InsclrMethod
+from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.methods.method import RoundStart
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
-from insclr.recipe import InsclrSettings
 from insclr.training.inspect import inspect_method
 
 # Five images as directions in the plane, by their angle; the first two and the next two show one instance each.

@@ -1,5 +1,6 @@
 """Commands that make models: recipes, train, whiten, export."""
 
+import json
 import os
 import shlex
 from enum import StrEnum
@@ -36,15 +37,20 @@ TABLE_NAMES = ("methods", "printed", "memory", "batch", "neighbours", "pool")
 @app.command()
 def recipes(
     name: Annotated[str, typer.Argument(help="A recipe to print, or nothing to list them.")] = "",
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of a recipe file, for editors.")
+    ] = False,
 ) -> None:
     """List the recipes, or print one with every setting and what it does."""
-    from insclr.recipe import load_recipe, recipe_names, to_toml
+    from insclr.recipe import load_recipe, recipe_schema, recipe_summaries, to_toml
 
-    if name:
+    if schema:
+        typer.echo(json.dumps(recipe_schema(), indent=2))
+    elif name:
         typer.echo(to_toml(load_recipe(name), comments=True), nl=False)
-        return
-    for each in recipe_names():
-        typer.echo(f"{each:<17} {load_recipe(each).about}")
+    else:
+        for each, about in recipe_summaries().items():
+            typer.echo(f"{each:<17} {about}")
 
 
 ImagesOrResumed = Annotated[
@@ -100,10 +106,10 @@ def train(
         changes.append(f"network.weights={weights!r}")
     # What can be wrong with the request is told before anything heavy is loaded.
     require_engine(engine, device)
-    if recipe or not resume:
-        load_recipe(recipe or "default", tuple(changes))
     if images is not None:
         require_listed(images)
+    if recipe or not resume:
+        load_recipe(recipe or "default", tuple(changes))
     with working("starting"):
         from insclr.jobs.train import train as train_model
 
@@ -219,28 +225,32 @@ def ablate(
     rows: Annotated[str, typer.Option(help="rivals: only these rows, e.g. simclr,byol; empty = all.")] = "",
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
+    from importlib.metadata import entry_points
+
     from insclr.errors import UserError
 
+    further = {point.name: point for point in entry_points(group="insclr.tables")}
     for file in data:
         if not file.is_file():
             raise UserError(f"There is no labels file {file}: give a labels.csv beside its images.")
-    if what not in (*TABLE_NAMES, "rivals"):
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join(TABLE_NAMES)}, rivals.")
+    if what not in (*TABLE_NAMES, *further):
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join((*TABLE_NAMES, *further))}.")
+    if what in further and recipe:
+        raise UserError(f"The rows of {what} have recipes of their own: leave --recipe out.")
     from insclr.jobs.ablate import TABLES, LabelledSet
     from insclr.jobs.ablate import ablate as run_table
-    from insclr.jobs.rivals import compare_rivals
 
     sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in data]
-    if what == "rivals":
-        if recipe:
-            raise UserError("The rivals have recipes of their own: leave --recipe out.")
+    if what in further:
         names = tuple(name.strip() for name in rows.split(",") if name.strip())
-        made = compare_rivals(sets, range(seeds), out, budget=budget.value, names=names, parallel=parallel)
-        typer.echo(made, nl=False)
-        return
-    table = TABLES[what]
-    made = run_table(table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel)
-    typer.echo(made, nl=False)
+        compare = further[what].load()
+        text = compare(sets, range(seeds), out, budget=budget.value, names=names, parallel=parallel)
+    else:
+        table = TABLES[what]
+        text = run_table(
+            table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel
+        )
+    typer.echo(text, nl=False)
 
 
 @app.command()

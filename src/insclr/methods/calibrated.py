@@ -6,8 +6,10 @@ tuples, with gradient, and whatever may show the same instance is no negative.
 """
 
 from dataclasses import asdict
+from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from insclr.data.feedback_groups import FeedbackGroups
@@ -25,15 +27,41 @@ from insclr.mining.own_views import MOST_MEASURED, Evidence, combine_views, meas
 from insclr.mining.select import query_set
 from insclr.model.network import DescriptorNetwork
 from insclr.neighbours.pool import Pool
-from insclr.recipe import CalibratedSettings
+from insclr.recipe import Auto, MethodSettings, setting
 
 _SMALLEST_POOL = 100
 BLOCK_ROWS = 8192
 
 
+class CalibratedSettings(MethodSettings):
+    """What ships: decides once a round, by thresholds that the collection's own views measure."""
+
+    name: Literal["calibrated"] = setting(
+        "calibrated", "decide once a round, by thresholds measured on the collection's own views"
+    )
+    variant: Literal["A", "C", "D-anchor", "D"] = setting(
+        "D",
+        "A nearest; C nearest above a threshold; D-anchor and mutual neighbours; D and shared neighbourhoods",
+    )
+    neighbours: int = setting(3, "N_b: neighbours of the anchor in a tuple", ge=1)
+    pool: int | Auto = setting("auto", "P: size of the candidate pool")
+
+    @model_validator(mode="after")
+    def _check_pool(self) -> "CalibratedSettings":
+        if self.pool != "auto" and self.pool <= self.neighbours:
+            raise ValueError(f"pool must be larger than neighbours ({self.neighbours})")
+        return self
+
+    @property
+    def votes(self) -> bool:
+        """Whether decisions are made on the mean of all views of an image; A takes its plain view."""
+        return self.variant != "A"
+
+
 class CalibratedMethod(Method):
     """Labels looked up in every step, decided when the round began."""
 
+    settings_class = CalibratedSettings
     needs = Needs(views=True)
     explains = True
     teachable = True

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from insclr.mining.consistency import Consistency
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
+from insclr.recipe import MethodSettings
 
 MAX_SINGLE_PRECISION_IMAGES = 200_000  # images whose descriptors are kept in single precision
 _BLOCK_ROWS = 8192
@@ -128,6 +129,7 @@ class OwnLoss:
 class Method(ABC):
     """Decides which images of a batch show the same instance: labels their pairs, or computes a loss itself."""
 
+    settings_class: ClassVar[type[MethodSettings]]  # by which its table in a recipe is checked
     needs: Needs
     sampler: Sampler  # the tuples of every step; made by `prepare`
     heads: nn.ModuleDict | None = (

@@ -24,7 +24,7 @@ FORMAT = "insclr-2"
 _OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
 _MAX_SIZE, _MAX_SCALES = 4096, 16
 # A pretrained network outside a run: whole images at the size the embedded backbone is quick and good at.
-_PRETRAINED_DESCRIPTOR = DescriptorRecipe(size=224, fit="square", scales=(1.0,))
+_PRETRAINED_DESCRIPTOR = {"size": 224, "fit": "square", "scales": [1.0]}
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -82,11 +82,8 @@ def with_weights(name: str | Path, weights: str | Path = "") -> str:
 def pretrained_recipe(name: str) -> Recipe:
     """The recipe of `pretrained:BACKBONE` or `pretrained:BACKBONE@WEIGHTS`, which no run has made."""
     backbone, _, weights = name.removeprefix(PRETRAINED).partition("@")
-    return Recipe(
-        name=name,
-        network=NetworkRecipe(backbone=backbone, weights=weights, dim=0),
-        descriptor=_PRETRAINED_DESCRIPTOR,
-    )
+    network = {"backbone": backbone, "weights": weights, "dim": 0}
+    return _describing_recipe(name, network, _PRETRAINED_DESCRIPTOR)
 
 
 def read_model_file(path: Path | str) -> StoredModel:
@@ -153,19 +150,16 @@ def _read_recipe(metadata: Mapping[str, str]) -> Recipe:
     """The recipe in a model file; of an older one the parts that describing needs."""
     table = rename_old_keys(tomllib.loads(metadata["recipe"]))
     if metadata["format"] == _OLDER_FORMAT:
-        network, descriptor = ({**table[part]} for part in ("network", "descriptor"))
-        descriptor["scales"] = tuple(descriptor["scales"])
-        return Recipe(
-            name=table["name"],
-            network=NetworkRecipe(**{"bias": True} | _known(network, NetworkRecipe)),
-            descriptor=DescriptorRecipe(**_known(descriptor, DescriptorRecipe)),
-        )
-    return from_table(table)
+        network = {key: value for key, value in table["network"].items() if key in NetworkRecipe.model_fields}
+        descriptor = {k: v for k, v in table["descriptor"].items() if k in DescriptorRecipe.model_fields}
+        return _describing_recipe(table["name"], {"bias": True} | network, descriptor)
+    return from_table(table, load_methods=False)
 
 
-def _known(table: Mapping[str, Any], kind: type[NetworkRecipe | DescriptorRecipe]) -> dict[str, Any]:
-    """The keys that there still are."""
-    return {key: value for key, value in table.items() if key in kind.model_fields}
+def _describing_recipe(name: str, network: Mapping[str, Any], descriptor: Mapping[str, Any]) -> Recipe:
+    """The recipe of a network whose training is unknown."""
+    table = {"name": name, "network": network, "descriptor": descriptor, "rounds": [{}]}
+    return from_table(table, load_methods=False)
 
 
 def _require_sane(path: Path, descriptor: DescriptorRecipe) -> None:

@@ -8,16 +8,17 @@ nothing reads is an error.
 import json
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
 
 from insclr.errors import UserError
-from insclr.recipe.methods import METHODS
+from insclr.recipe.installed import load_method, method_names, recipe_files
 from insclr.recipe.recipe import (
     RENAMED_NETWORK_KEYS,
+    WITHOUT_METHODS,
     DescriptorRecipe,
     LossRecipe,
     NetworkRecipe,
@@ -27,7 +28,6 @@ from insclr.recipe.recipe import (
 )
 from insclr.recipe.tables import Table
 
-_FOLDER = resources.files("insclr") / "recipes"
 _SIZES = ("descriptor.size", "plain_size", "augmented_size")
 _REMOVED_KEYS = ("each_round", "of", "times")  # they repeated rounds in earlier versions
 _TABLES: dict[str, type[Table]] = {
@@ -39,9 +39,13 @@ _TABLES: dict[str, type[Table]] = {
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    names = (entry.name for entry in _FOLDER.iterdir())
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    """The recipes of all installed packages."""
+    return sorted(recipe_files())
+
+
+def recipe_summaries() -> dict[str, str]:
+    """One line about every recipe, by its name. No method is loaded for it."""
+    return {name: str(_read(name).get("about", "")) for name in recipe_names()}
 
 
 def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, stored: bool = False) -> Recipe:
@@ -54,11 +58,13 @@ def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, sto
     try:
         table = tomllib.loads(to_toml(name)) if isinstance(name, Recipe) else _read(name)
         table = rename_old_keys(table) if stored else table
-        from_table(table)  # what the file says must hold by itself
-        said = {key for change in changes for key in _apply(table, change)}
-        if "large_size" not in said and any(key.endswith(_SIZES) for key in said):
-            table["large_size"] = 0  # a size that was asked for holds whatever the photos are like
-        _drop_unread(table, said)
+        recipe = from_table(table)  # the file must be valid without the changes
+        if not changes:
+            return recipe
+        changed = {key for change in changes for key in _apply(table, change)}
+        if "large_size" not in changed and any(key.endswith(_SIZES) for key in changed):
+            table["large_size"] = 0  # the user's size is used whatever the photos are like
+        _drop_unread(table, changed)
         return from_table(table)
     except RecursionError:
         raise UserError(f"The recipe {name} is nested too deeply to be one.") from None
@@ -72,14 +78,31 @@ def rename_old_keys(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "network": {RENAMED_NETWORK_KEYS.get(key, key): value for key, value in network.items()}}
 
 
-def from_table(table: Mapping[str, Any]) -> Recipe:
-    """A checked recipe from parsed TOML; every key must be known, possible and read by something."""
-    recipe = _validated(table)
+def from_table(table: Mapping[str, Any], *, load_methods: bool = True) -> Recipe:
+    """A checked recipe from parsed TOML; every key must be known, possible and read by something.
+
+    Without `load_methods`, the tables of methods stay unchecked: then neither torch nor the methods are imported.
+    """
+    recipe = _validate(table, load_methods)
     for where, part in nested_tables(recipe):
         for key, reason in part.unread().items():
             if key in part.model_fields_set:
                 raise UserError(f"Recipe: nothing reads {where}{key} with {reason}. {_read_here(part)}")
     return recipe
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of a recipe file, with the settings of every installed method."""
+    settings = [load_method(name).settings_class for name in method_names()]
+    references, schema = models_json_schema([(kind, "validation") for kind in (Recipe, *settings)])
+    definitions = schema["$defs"]
+    for kind in settings:
+        definitions[kind.__name__]["required"] = ["name"]
+    method = {"oneOf": [references[kind, "validation"] for kind in settings]}
+    definitions["RoundRecipe"]["properties"]["method"] |= method
+    recipe = definitions.pop("Recipe")
+    recipe["properties"]["extends"] = {"type": "string", "description": "a recipe whose keys are taken over"}
+    return {**recipe, "$defs": definitions}
 
 
 def to_toml(recipe: Recipe, comments: bool = False) -> str:
@@ -108,8 +131,9 @@ def _read(name: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]
 
 def _parse(name: str | Path) -> dict[str, Any]:
     """The keys of a named recipe or a TOML file as they are written there."""
-    if str(name) in recipe_names():
-        text = (_FOLDER / f"{name}.toml").read_text()
+    files = recipe_files()
+    if str(name) in files:
+        text = files[str(name)].read_text()
     elif Path(name).is_file():
         try:
             text = Path(name).read_text()
@@ -117,7 +141,7 @@ def _parse(name: str | Path) -> dict[str, Any]:
             raise UserError(f"The recipe {name} is not UTF-8 text (byte {error.start}).") from error
     else:
         raise UserError(
-            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(recipe_names())}."
+            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(sorted(files))}."
         )
     try:
         return tomllib.loads(text)
@@ -145,7 +169,7 @@ def _apply(table: dict[str, Any], change: str) -> list[str]:
             places, path = [(f"rounds.{path[0]}.", rounds[int(path[0])])], path[1:]
         else:
             places = [(f"rounds.{i}.", each) for i, each in enumerate(rounds)]
-    said = []
+    changed = []
     for where, place in places:
         for step in path:
             place = place.setdefault(step, {})
@@ -153,68 +177,64 @@ def _apply(table: dict[str, Any], change: str) -> list[str]:
                 raise UserError(f"--set {change}: {where}{step} is a single value, not a table.")
             where += f"{step}."
         place[last] = value
-        said.append(f"{where}{last}")
-    return said
+        changed.append(f"{where}{last}")
+    return changed
 
 
-def _drop_unread(table: dict[str, Any], said: set[str]) -> None:
-    """Take out what the file says and nothing reads any more, but not what was `said` on the command line."""
-    for where, part in nested_tables(_validated(table)):
+def _drop_unread(table: dict[str, Any], changed: set[str]) -> None:
+    """Remove keys of the file that nothing reads any more; keep `changed` ones, so that they are an error."""
+    for where, part in nested_tables(_validate(table)):
         place: Any = table
         for step in where.split(".")[:-1]:
             place = place[int(step)] if isinstance(place, list) else place.get(step, {})
         for key in part.unread():
             full = f"{where}{key}"
-            if not any(one == full or one.startswith(f"{full}.") for one in said):
+            if not any(one == full or one.startswith(f"{full}.") for one in changed):
                 place.pop(key, None)
 
 
-def _validated(table: Mapping[str, Any]) -> Recipe:
+def _validate(table: Mapping[str, Any], load_methods: bool = True) -> Recipe:
     try:
         # Through JSON, where a list is a tuple and yet nothing else is converted.
-        return Recipe.model_validate_json(json.dumps(table, default=str))
+        text = json.dumps(table, default=str)
+        return Recipe.model_validate_json(text, context=None if load_methods else WITHOUT_METHODS)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from error
+        raise UserError(_explain(error, table)) from error
 
 
-def _sentence(error: ValidationError) -> str:
-    """The first fault of a recipe, in words, with its key."""
+def _explain(error: ValidationError, table: Mapping[str, Any]) -> str:
+    """The first fault of a recipe as a sentence with its key."""
     fault = error.errors()[0]
-    kind, table = _place(fault["loc"])
-    key = ".".join(kind)
-    if fault["type"] == "extra_forbidden" and table is NetworkRecipe and kind[-1] in RENAMED_NETWORK_KEYS:
-        return f"Recipe: {key} is now called network.{RENAMED_NETWORK_KEYS[kind[-1]]}. Rename the key."
-    if fault["type"] == "extra_forbidden" and kind[-1] in _REMOVED_KEYS:
-        return f"Recipe: {key} is no longer read. Write every round out as a [[rounds]] table."
+    key, kind = _locate(fault["loc"], table)
     if fault["type"] == "extra_forbidden":
-        return f"Recipe: unknown key {key}. {_read_here(table)}"
+        last = key.rpartition(".")[2]
+        if kind is NetworkRecipe and last in RENAMED_NETWORK_KEYS:
+            return f"Recipe: {key} is now called network.{RENAMED_NETWORK_KEYS[last]}. Rename the key."
+        if last in _REMOVED_KEYS:
+            return f"Recipe: {key} is no longer read. Write every round out as a [[rounds]] table."
+        return f"Recipe: unknown key {key}. {_read_here(kind)}"
     if fault["type"] == "value_error":
         return f"Recipe: {key + ': ' if key else ''}{fault['ctx']['error']}."
-    if fault["type"].startswith("union_tag"):
-        return f"Recipe: {key}.name must be one of {', '.join(METHODS)}."
     # A key that takes several kinds of value has a fault for each of them.
-    alike = [one for one in error.errors() if _place(one["loc"])[0] == kind]
+    alike = [one for one in error.errors() if _locate(one["loc"], table)[0] == key]
     takes = " or ".join(dict.fromkeys(_takes(one["msg"]) for one in alike))
     return f"Recipe: {key} = {fault['input']!r} is not possible; it takes {takes}."
 
 
-def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[Table]]:
-    """The key that a fault is about, and the table that holds it."""
-    table: type[Table] = Recipe
+def _locate(location: tuple[int | str, ...], table: Any) -> tuple[str, type[Table]]:
+    """The dotted key that a fault is about, and the class of the table that holds it."""
+    kind: type[Table] = Recipe
     steps: list[str] = []
     for step in location:
-        name = str(step)
-        if name in METHODS:  # pydantic names the member of the union as a step of its own
-            table = METHODS[name]
-        elif isinstance(step, int) or name in table.model_fields or not _is_kind(name):
-            steps.append(name)
-            table = _TABLES.get(name, table)
-    return steps, table
-
-
-def _is_kind(step: str) -> bool:
-    """Whether a step of a fault's place names a type that was tried, not a key."""
-    return step in ("float", "int", "str", "bool") or step.startswith(("literal[", "constrained", "tuple["))
+        if not isinstance(table, dict | list):
+            break  # the rest names a type that was tried
+        steps.append(str(step))
+        if isinstance(step, str) and step in kind.model_fields and step in _TABLES:
+            kind = _TABLES[step]
+        table = table[int(step)] if isinstance(table, list) else table.get(step)
+        if step == "method" and isinstance(table, dict) and table.get("name") in method_names():
+            kind = load_method(table["name"]).settings_class
+    return ".".join(steps), kind
 
 
 def _takes(message: str) -> str:
@@ -243,8 +263,8 @@ def _write_table(lines: list[str], part: Table, prefix: str, comments: bool) -> 
             nested.append((f"{prefix}{key}", value))
         else:
             line = f"{key} = {_toml_value(value)}"
-            doc = type(part).model_fields[key].description
-            lines.append(f"{line:<36}# {doc}" if comments else line)
+            field = type(part).model_fields.get(key)
+            lines.append(f"{line:<36}# {field.description}" if comments and field else line)
     for name, value in nested:
         for one in value if isinstance(value, tuple) else (value,):
             lines.append(f"\n[[{name}]]" if isinstance(value, tuple) else f"\n[{name}]")
@@ -256,6 +276,6 @@ def _toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return repr(value)

@@ -1,13 +1,15 @@
 """Every setting of a run, written once. The defaults are the paper's numbers."""
 
 import hashlib
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from insclr.recipe.methods import CalibratedSettings, InsclrSettings, MethodSettings
-from insclr.recipe.tables import Auto, Table, setting
+from insclr.recipe.installed import load_method, method_names
+from insclr.recipe.tables import Auto, MethodSettings, StoredMethodSettings, Table, setting
 
+WITHOUT_METHODS = "without methods"  # validation context: methods are neither loaded nor checked
 # Stored recipes of earlier versions have the old names; in a user's recipe they are an error.
 RENAMED_NETWORK_KEYS = {
     "start": "initial_fc",
@@ -138,19 +140,29 @@ class RoundRecipe(Table):
         "auto",
         "arithmetic of the network; auto = fp32, but bf16 for cached views and late layers on an x86 CPU that has it",
     )
-    method: MethodSettings = Field(default_factory=InsclrSettings)
+    method: MethodSettings = Field(default={"name": "insclr"}, validate_default=True)
     loss: LossRecipe = Field(default_factory=LossRecipe)
+
+    @field_validator("method", mode="plain")
+    @classmethod
+    def _check_method(cls, value: Any, info: ValidationInfo) -> MethodSettings:
+        """Check the table by the settings class of the method that it names."""
+        if isinstance(value, MethodSettings):
+            return value
+        if info.context == WITHOUT_METHODS or not isinstance(value, dict):
+            return StoredMethodSettings.model_validate(value)
+        if value.get("name") not in method_names():
+            raise ValueError(f"name must be one of {', '.join(method_names())}")
+        settings: type[MethodSettings] = load_method(value["name"]).settings_class
+        return settings.model_validate_json(json.dumps(value))
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RoundRecipe":
         if not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise ValueError("crop must be two shares of the area, 0 < least <= largest <= 1")
-        method = self.method
-        if isinstance(method, InsclrSettings | CalibratedSettings) and not method.pool_fits:
-            raise ValueError(f"method.pool must be larger than method.neighbours ({method.neighbours})")
-        if self.train != "all" and self.cached_views < method.views:
+        if self.train != "all" and self.cached_views < self.method.views:
             raise ValueError(
-                f"cached_views must be {method.views} or more: {method.name} compares so many views"
+                f"cached_views must be {self.method.views} or more: {self.method.name} compares so many views"
             )
         return self
 
@@ -163,7 +175,8 @@ class RoundRecipe(Table):
             why |= dict.fromkeys(("batch_norm", "fc_lr"), 'train = "fc"')
         if self.train == "all" and self.method.name == "insclr":
             why["cached_views"] = 'train = "all" with method insclr'
-        if self.method.own_loss:
+        stored = isinstance(self.method, StoredMethodSettings)
+        if self.method.own_loss or (stored and "loss" not in self.model_fields_set):
             why["loss"] = f"method {self.method.name}, which has its own loss"
         return why
 
@@ -186,7 +199,7 @@ class Recipe(Table):
     keep_checkpoints: int = setting(2, "the last so many checkpoints of a round are kept", ge=1)
     network: NetworkRecipe = Field(default_factory=NetworkRecipe)
     descriptor: DescriptorRecipe = Field(default_factory=DescriptorRecipe)
-    rounds: tuple[RoundRecipe, ...] = Field(default=(RoundRecipe(),), min_length=1)
+    rounds: tuple[RoundRecipe, ...] = Field(default_factory=lambda: (RoundRecipe(),), min_length=1)
 
     @model_validator(mode="after")
     def _has_something_to_train(self) -> "Recipe":

@@ -29,10 +29,10 @@ class Table(BaseModel):
         return {}
 
 
-class MethodTable(Table):
-    """What the settings of all methods tell a round."""
+class MethodSettings(Table):
+    """What the settings of all methods have in common; those of a method stand beside its class."""
 
-    own_loss: ClassVar[bool] = False  # the method computes its loss itself and reads no `loss` table
+    own_loss: ClassVar[bool] = False  # the method has its own loss and reads no `loss` table
     views: ClassVar[int] = 1  # augmented views of an image in every step
     supervised: ClassVar[bool] = False  # the method learns from labels
     name: str
@@ -41,3 +41,9 @@ class MethodTable(Table):
     def title(self) -> str:
         """The method, and its variant where it has several."""
         return f"{self.name} {getattr(self, 'variant', '')}".strip()
+
+
+class StoredMethodSettings(MethodSettings):
+    """The settings of a method that is not loaded, and need not be installed, as a stored recipe has them."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")

@@ -9,9 +9,12 @@ from markupsafe import Markup, escape
 from insclr.files import whole_file
 
 
-def write_page(file: Path, template: str, **values: Any) -> None:
-    """Fill a template and write the page whole. Every value is escaped; a value the template lacks is an error."""
-    html = _templates().get_template(template).render(values)
+def write_page(file: Path, template: str, *, package: str = "insclr.report", **values: Any) -> None:
+    """Fill a template of the package and write the page whole.
+
+    Every value is escaped; a value the template lacks is an error.
+    """
+    html = _templates(package).get_template(template).render(values)
     with whole_file(file) as scratch:
         # File names may hold bytes that are not text: a page shows them as question marks.
         scratch.write_text(html, encoding="utf-8", errors="replace")
@@ -44,9 +47,11 @@ def coded(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-def _templates() -> jinja2.Environment:
+def _templates(package: str) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("insclr.report"),
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(one) for one in dict.fromkeys((package, "insclr.report"))]
+        ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

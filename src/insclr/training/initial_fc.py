@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from insclr.data.feedback_groups import FeedbackGroups
+from insclr.methods.calibrated import CalibratedSettings
 from insclr.mining.candidates import mine_pairs
 from insclr.mining.consistency import PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size
 from insclr.mining.own_views import Evidence, combine_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
-from insclr.recipe import CalibratedSettings
 
 _MAX_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
 _MAX_PAIRS = 60_000

@@ -16,7 +16,7 @@ def wanted_recipe(
 ) -> Recipe:
     """The recipe that was asked for; a resumed run has its own."""
     if isinstance(recipe, Recipe):
-        return load_recipe(recipe, changes) if changes else recipe
+        return load_recipe(recipe, changes)
     kept = kept_recipe(out) if resume else None
     if not recipe and kept:
         return load_recipe(kept, changes, stored=True)

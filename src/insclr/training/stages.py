@@ -16,6 +16,7 @@ from insclr.data.labels import Labels, match_instances
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.methods import create_method
+from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.mining.consistency import PairTrust
@@ -24,7 +25,7 @@ from insclr.model.network import create_network, digest_weights
 from insclr.model.refined import RefinedLinear
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks
-from insclr.recipe import CalibratedSettings, Recipe, RoundRecipe
+from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker, read_metrics
 from insclr.training.cpu import keep_freed_memory

@@ -1,0 +1,1 @@
+"""Rival methods and supervised anchors; insclr finds them by entry points, as it finds third-party methods."""

@@ -1,0 +1,191 @@
+"""The comparison with the rivals: the grid of each, shares of the gap, the page."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from insclr.errors import UserError
+from insclr.jobs.ablate import Entry, LabelledSet, Outcome, run_all
+from insclr.recipe import load_recipe
+from insclr_rivals import comparison
+from insclr_rivals.comparison import CONTENDERS, LEARNING_RATES, Contender, compare_rivals
+
+_SETS = [
+    LabelledSet("mugs", Path("mugs"), Path("mugs/labels.csv")),
+    LabelledSet("shoes", Path("s"), Path("s/l")),
+]
+# mAP of each row, at its best learning rate; every other rate is worse.
+_MAPS = {"pretrained": 40.0, "PCA": 45.0, "D (fast)": 60.0, "oracle": 80.0, "simclr": 30.0, "byol": 65.0}
+_BEST_RATE = {"simclr": "0.0003", "byol": "0.003", "oracle": "0.001"}
+_BEST_START = {"byol": "views"}  # the others begin best at the PCA
+
+
+class _Runs:
+    """Stands in for the runs: remembers what was asked for and makes the numbers up."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+        self.failing: dict[str, UserError] = {}
+
+    def __call__(
+        self, jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int
+    ) -> list[Outcome | UserError]:
+        assert out.name == "out"
+        assert parallel == 1
+        return [self.failing.get(job[0].name) or self._outcome(*job) for job in jobs]
+
+    def _outcome(self, entry: Entry, place: LabelledSet, seed: int) -> Outcome:
+        load_recipe(entry.recipe, entry.changes)
+        self.asked.append((entry.name, place.name, seed))
+        name, _, rate = entry.name.partition(" lr ")
+        name, _, start = name.partition(" from ")
+        value = _MAPS[name] + seed
+        if rate and rate.split()[0] != _BEST_RATE[name]:
+            value -= 10
+        if (start or "pca") != _BEST_START.get(name, "pca"):
+            value -= 5
+        slow = 4.0 if name == "byol" else 1.0
+        steps = 200 if name == "oracle" else 100
+        return Outcome(
+            name, place.name, seed, "", value, value, None, 99.0,
+            run="runs/mugs/x", start_recall=50.0, recall=70.0, training_seconds=60.0 * slow, steps=steps,
+            images=25_600,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
+    made = _Runs()
+    monkeypatch.setattr(comparison, "run_all", made)
+    monkeypatch.setattr(comparison, "try_all", made)
+    return made
+
+
+def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_path: Path) -> None:
+    table = compare_rivals(_SETS, [0, 1, 2], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    rows = {row["name"]: row for row in found["rows"] if row["collection"] == "mugs"}
+    assert list(rows) == ["pretrained", "PCA", "D (fast)", "simclr", "byol", "oracle"]
+    assert rows["simclr"]["rate"] == "0.0003, pca"
+    assert rows["simclr"]["grid"] == {
+        "0.001, pca": 20.0,
+        "0.001, views": 15.0,
+        "0.0003, pca": 30.0,
+        "0.003, pca": 20.0,
+    }
+    assert rows["byol"]["rate"] == "0.003, views"
+    assert rows["oracle"]["grid"] == {"0.0003": 70.0, "0.001": 80.0, "0.003": 70.0}
+    assert rows["simclr"]["maps"] == [30.0, 31.0, 32.0]
+    # (31 - 41) / (81 - 41), and so on, with the means over the three seeds.
+    assert rows["simclr"]["share"] == pytest.approx(-0.25)
+    assert rows["D (fast)"]["share"] == pytest.approx(0.5)
+    assert rows["oracle"]["share"] == 1.0
+    assert rows["pretrained"]["images"] == 0
+    assert not rows["simclr"]["beats_ours"]
+    assert rows["byol"]["beats_ours"]
+    assert "| **byol** | rival | **66.0 ± 2.5** |" in table
+    assert table.count("**mugs**") == table.count("**shoes**") == 1
+    # The grid is run on the first seed only.
+    tried = [name for name, place, seed in runs.asked if place == "mugs" and seed == 1 and "simclr" in name]
+    assert tried == ["simclr lr 0.0003"]
+    assert (
+        len([1 for name, place, seed in runs.asked if (place, seed) == ("mugs", 0) and "byol" in name]) == 4
+    )
+
+
+def test_the_same_minutes_are_so_many_steps(runs: _Runs, tmp_path: Path) -> None:
+    table = compare_rivals(_SETS[:1], [0], tmp_path / "out", budget="minutes", names=("byol",), parallel=1)
+    assert "trained for as many minutes as fast" in table
+    asked = [name for name, _, _ in runs.asked]
+    # fast trains for 60 s, byol needs 240 s for 100 steps: 25 of them take as long. The oracle has two rounds.
+    assert "byol from views lr 0.003 25 steps" in asked
+    assert "oracle lr 0.001 100 steps" in asked
+
+
+def test_the_page_draws_a_bar_a_method_and_the_lines_across(runs: _Runs, tmp_path: Path) -> None:
+    assert runs.asked == []
+    compare_rivals(_SETS, [0], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    page = (tmp_path / "out" / "rivals.html").read_text()
+    assert page.count('<svg class="chart bars"') == 2
+    assert page.count("<rect") == 2 * 4  # fast, two rivals, the oracle
+    assert "pretrained 40.0" in page
+    assert "PCA 45.0" in page
+    assert '<a href="runs/mugs/x/report.html">' in page
+
+
+def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
+    runs: _Runs, tmp_path: Path
+) -> None:
+    runs.failing = {"simclr lr 0.0003": UserError("not a number")}
+    names = ("byol", "byol from views")
+    runs.failing |= {
+        f"{name} lr {rate:g}": UserError("byol <fails>") for name in names for rate in LEARNING_RATES
+    }
+    table = compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    assert table.endswith("Without a result: byol <fails>\n")
+    rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())["rows"]}
+    assert "byol" not in rows
+    assert rows["simclr"]["grid"] == {"0.001, pca": 20.0, "0.001, views": 15.0, "0.003, pca": 20.0}
+    assert "Without a result: byol &lt;fails&gt;" in (tmp_path / "out" / "rivals.html").read_text()
+    runs.failing = {"pretrained": UserError("no images")}
+    with pytest.raises(UserError, match="no images"):
+        compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr",), parallel=1)
+
+
+def test_a_row_that_does_not_exist_and_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no row 'simclr2'"):
+        compare_rivals(_SETS, [0], tmp_path, names=("simclr2",))
+    with pytest.raises(UserError, match="same name"):
+        compare_rivals([_SETS[0], _SETS[0]], [0], tmp_path)
+
+
+def test_every_row_is_a_recipe_that_loads() -> None:
+    fingerprints = set()
+    for one in CONTENDERS:
+        for rate in LEARNING_RATES if one.has_grid else (None,):
+            entry = one.entry(rate)
+            fingerprints.add(load_recipe(entry.recipe, entry.changes).fingerprint())
+    grids = sum(one.has_grid for one in CONTENDERS)
+    assert len(fingerprints) == len(CONTENDERS) + 2 * grids  # no two rows are the same run
+
+
+_TINY = """
+name = "tiny"
+workers = 0
+
+[network]
+dim = 16
+bias = true
+initial_fc = "pca"
+
+[descriptor]
+size = 32
+fit = "square"
+scales = [1.0]
+
+[[rounds]]
+train = "fc"
+steps = 3
+tuples = 6
+augmented_size = 32
+plain_size = 32
+cached_views = 2
+method = { name = "simclr" }
+"""
+
+
+def test_a_real_run_of_a_rival_gives_the_numbers_of_its_row(small_collection: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(_TINY)
+    place = LabelledSet("small", small_collection, small_collection / "labels.csv")
+    entry = Contender("simclr", "rival", str(tmp_path / "tiny.toml")).entry(3e-3, steps=4, start="views")
+    (outcome,) = run_all([(entry, place, 1)], tmp_path / "out", 1)
+    assert outcome.entry == "simclr from views lr 0.003 4 steps"
+    assert (outcome.steps, outcome.images) == (4, 4 * 6 * 2)  # two views of six images in a step
+    assert outcome.training_seconds > 0
+    assert outcome.map != outcome.start  # the steps have changed the network
+    ran = load_recipe(tmp_path / "out" / outcome.run / "recipe.toml")
+    assert (ran.seed, ran.network.initial_fc) == (1, "views")
+    assert (ran.rounds[0].lr, ran.rounds[0].method.name) == (3e-3, "simclr")
+    assert ran.fingerprint() == outcome.recipe
