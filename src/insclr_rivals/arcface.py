@@ -10,8 +10,8 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import group_means
-from insclr_rivals.extras import metric_learning, seeded
-from insclr_rivals.labels import labelled, require_instances
+from insclr_rivals.labels import labelled_images, require_instances
+from insclr_rivals.optional_packages import metric_learning, seeded
 
 
 class ArcfaceSettings(MethodSettings):
@@ -64,5 +64,5 @@ class Arcface(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """Cross-entropy with a margin, over the labelled images of the batch."""
-        descriptors, instances = labelled(batch.global_batch, self._instances)
+        descriptors, instances = labelled_images(batch.global_batch, self._instances)
         return OwnLoss(self.heads["centres"](descriptors, instances))

@@ -1,4 +1,4 @@
-"""BYOL (Grill et al. 2020, arXiv 2006.07733): predict what a slow copy sees in another view; nothing repels."""
+"""BYOL (Grill et al. 2020, arXiv 2006.07733): predict what an EMA teacher computes for another view."""
 
 from typing import ClassVar, Literal
 
@@ -8,17 +8,19 @@ from torch import Tensor, nn
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.extras import lightly, seeded
-from insclr_rivals.views import follow, image_sampler, slow_copy, two_views, view_similarities
+from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.views import create_teacher, image_sampler, two_views, update_teacher, view_similarities
 
 
 class ByolSettings(MethodSettings):
-    """BYOL (Grill et al. 2020): predict what a slow copy sees in another view; nothing repels."""
+    """The published numbers are the defaults."""
 
     own_loss: ClassVar[bool] = True
     views: ClassVar[int] = 2
-    name: Literal["byol"] = setting("byol", "predict what a slow copy sees in another view; nothing repels")
-    momentum: float = setting(0.99, "share of itself that the slow copy keeps in every step", ge=0, lt=1)
+    name: Literal["byol"] = setting(
+        "byol", "predict what an EMA teacher computes for another view; nothing repels"
+    )
+    momentum: float = setting(0.99, "decay of the EMA teacher", ge=0, lt=1)
     hidden: int = setting(
         4096, "width of the projection and prediction heads, thrown away after training", ge=1
     )
@@ -26,7 +28,7 @@ class ByolSettings(MethodSettings):
 
 
 class Byol(Method):
-    """A prediction of the slow copy's projection, both ways round."""
+    """Each view predicts the teacher's projection of the other view; nothing repels."""
 
     settings_class = ByolSettings
     heads: nn.ModuleDict
@@ -37,13 +39,13 @@ class Byol(Method):
         self._distance = lightly("loss").NegativeCosineSimilarity()
 
     def prepare(self, start: RoundStart) -> Prepared:
-        """Make the projection and prediction heads and the slow copy of the first."""
+        """Make the projection and prediction heads, and the EMA teacher of the first."""
         settings, made = self.settings, lightly("models.modules.heads")
         self.sampler = image_sampler(start)
         with seeded(start.seed):
             projection = made.BYOLProjectionHead(start.network.dim, settings.hidden, settings.projected)
             prediction = made.BYOLPredictionHead(settings.projected, settings.hidden, settings.projected)
-        heads = {"projection": projection, "prediction": prediction, "slow": slow_copy(projection)}
+        heads = {"projection": projection, "prediction": prediction, "slow": create_teacher(projection)}
         self.heads = nn.ModuleDict(heads).to(start.device)
         return Prepared({"momentum": settings.momentum})
 
@@ -51,13 +53,13 @@ class Byol(Method):
         """Negative cosine of prediction and target, the mean of both ways."""
         whole = batch.global_batch
         assert whole.teacher is not None
-        follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)
-        first, second = (self._predicted(view) for view in two_views(whole.views))
+        update_teacher(self.heads["slow"], self.heads["projection"], self.settings.momentum)
+        first, second = (self._predict(view) for view in two_views(whole.views))
         with torch.no_grad():
             targets = [self.heads["slow"](view) for view in two_views(whole.teacher)]
         loss = (self._distance(first, targets[1]) + self._distance(second, targets[0])) / 2
         return OwnLoss(loss, view_similarities(batch))
 
-    def _predicted(self, view: Tensor) -> Tensor:
+    def _predict(self, view: Tensor) -> Tensor:
         predicted: Tensor = self.heads["prediction"](self.heads["projection"](view))
         return predicted

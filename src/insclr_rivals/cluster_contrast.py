@@ -88,11 +88,11 @@ class ClusterContrast(Method):
 
     def _clusters(self, descriptors: Tensor, ranks: Ranks) -> Tensor:
         """The cluster of every image (N,), -1 for none; found by the first rank for all."""
-        found, least = ranks.from_first(self._found(descriptors) if ranks.first else None)
+        found, least = ranks.from_first(self._run_dbscan(descriptors) if ranks.first else None)
         self._least_independence = least
         return torch.from_numpy(found)
 
-    def _found(self, descriptors: Tensor) -> tuple[NDArray[np.int64], float | None]:
+    def _run_dbscan(self, descriptors: Tensor) -> tuple[NDArray[np.int64], float | None]:
         settings = self.settings
         distances = jaccard_distances(
             np.ascontiguousarray(descriptors.float().numpy()),

@@ -66,7 +66,7 @@ def _start(name: str, recipe: str, *changes: str) -> Contender:
 
 
 def _variant(name: str, variant: str) -> Contender:
-    # As a method, whatever the guard of `fast` thinks of it: it leaves the rounds out where pairs are not believed.
+    # Without the guard of `fast`, which skips rounds where mined pairs are inconsistent: the row measures the method.
     return Contender(name, "ours", "fast", (f'rounds.method.variant="{variant}"', "guard=false", ONE_SIZE))
 
 
@@ -144,9 +144,9 @@ def compare_rivals(
         without += reasons
     rows = [_row(one, results) for one in results]
     table = _table(rows, sets, seeds, budget) + "".join(f"Without a result: {why}\n" for why in without)
-    told = {"budget": budget, "rows": [asdict(row) for row in rows], "without": without}
+    results_table = {"budget": budget, "rows": [asdict(row) for row in rows], "without": without}
     with whole_file(out / "results.json") as scratch:
-        scratch.write_text(json.dumps(told, indent=1))
+        scratch.write_text(json.dumps(results_table, indent=1))
     with whole_file(out / "table.md") as scratch:
         scratch.write_text(table)
     write_rivals(
@@ -205,7 +205,7 @@ def _on_set(
 def _steps_in_the_same_time(
     chosen: Sequence[Contender], place: LabelledSet, seed: int, out: Path, parallel: int
 ) -> dict[str, int]:
-    """So many steps of each contender take as long as the training of `fast`, by the pace of a run of its own."""
+    """Steps of each contender that take as long as the training of `fast`, by the pace of a run of its own."""
     timed = [one for one in chosen if one.has_grid]
     # Without its guard, which may leave all rounds out: the rivals would have no time at all.
     fast = Contender(YARDSTICK, "ours", "fast", (ONE_SIZE, "guard=false")).entry()
@@ -252,7 +252,7 @@ def _about(seeds: Sequence[int], budget: Budget) -> str:
         f"the best learning rate of {', '.join(f'{rate:g}' for rate in LEARNING_RATES)} by its own mAP; {several}. "
         "Minutes are those of training alone, without features and start. "
         "Share: (mAP - pretrained) / (oracle - pretrained). Supervised rows learned from the labels. "
-        "D and default have the guard that ships, which leaves rounds out where it does not believe the pairs; "
+        "D and default have their guard, which skips rounds where mined pairs are inconsistent; "
         "A, C and D-anchor have none."
     )
 

@@ -47,7 +47,7 @@ def write_rivals(
 ) -> None:
     """Write the page; the values of the rows named `lines` are drawn across all bars of their set.
 
-    `without` says why a contender has no result.
+    `without` holds the reasons why contenders have no result.
     """
     names = dict.fromkeys(row.collection for row in rows)
     figures = []
@@ -89,11 +89,11 @@ def bar_chart(title: str, rows: Sequence[RivalRow], lines: Sequence[str]) -> str
 
 def _bar(row: RivalRow, y: float, along: Scale) -> str:
     middle = y + _BAR / 2 + 4
-    told = f"{row.name}: mAP {row.map:.1f}{row.interval}, R@1 {row.recall:.1f}"
+    title = f"{row.name}: mAP {row.map:.1f}{row.interval}, R@1 {row.recall:.1f}"
     return (
         f'<text class="legend" x="{_LEFT - 8}" y="{middle:.1f}" text-anchor="end">{escape(row.name)}</text>'
         f'<rect class="d{_COLOURS[row.group]}" x="{along(0):.1f}" y="{y:.1f}" '
         f'width="{max(0.0, along(row.map) - along(0)):.1f}" height="{_BAR}">'
-        f"<title>{escape(told)}</title></rect>"
+        f"<title>{escape(title)}</title></rect>"
         f'<text class="tick" x="{along(row.map) + 5:.1f}" y="{middle:.1f}">{row.map:.1f}</text>'
     )

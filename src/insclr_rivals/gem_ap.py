@@ -13,7 +13,7 @@ from insclr.data.tuples import GroupSampler
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.labels import labelled, require_instances
+from insclr_rivals.labels import labelled_images, require_instances
 
 
 class GemApSettings(MethodSettings):
@@ -46,7 +46,7 @@ class GemAp(Method):
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
         """1 - the mean quantised AP of the queries that have a positive."""
-        descriptors, instances = labelled(batch.global_batch, self._instances)
+        descriptors, instances = labelled_images(batch.global_batch, self._instances)
         others = ~torch.eye(len(instances), dtype=torch.bool, device=instances.device)
         same = (instances[:, None] == instances) & others
         ap = quantised_ap(descriptors @ descriptors.T, same, others, self.settings.bins)

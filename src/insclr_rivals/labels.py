@@ -1,4 +1,4 @@
-"""What the supervised methods have in common: the labels they learn from."""
+"""Labels as the supervised methods use them."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def require_instances(start: RoundStart) -> Tensor:
     return numbers
 
 
-def labelled(batch: Batch, instances: Tensor) -> tuple[Tensor, Tensor]:
+def labelled_images(batch: Batch, instances: Tensor) -> tuple[Tensor, Tensor]:
     """Descriptors (B, D) and instances (B,) of the images that have a label: all, but for stand-ins."""
     own = instances[batch.ids.flatten()]
     known = own >= 0

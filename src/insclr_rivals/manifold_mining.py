@@ -19,7 +19,7 @@ from insclr.mining.select import query_set
 from insclr.recipe import MethodSettings, setting
 from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.ranking import rank
-from insclr_rivals.kept import found_once
+from insclr_rivals.compute_once import compute_once
 
 _BLOCK_QUERIES = 1024
 _DEPTH = 10  # times as many results as are asked for are ranked by diffusion
@@ -68,7 +68,7 @@ class ManifoldMining(Method):
         def find() -> dict[str, Tensor]:
             return nearest_both_ways(normalize(start.plain.float(), dim=1), nearest)
 
-        near = found_once(f"manifold-{nearest}", start, find)
+        near = compute_once(f"manifold-{nearest}", start, find)
         self._space, self._manifold = near["space"], near["manifold"]  # (N, nearest) each
         hard_positive = ~_is_in(self._manifold, self._space)
         self._hard_negative = ~_is_in(self._space, self._manifold)
@@ -81,7 +81,7 @@ class ManifoldMining(Method):
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """An anchor without hard positives takes its nearest on the manifold instead."""
-        anchors, everyone = batch.ids[:, 0].cpu(), batch.global_batch.ids
+        anchors, global_ids = batch.ids[:, 0].cpu(), batch.global_batch.ids
         chosen = torch.zeros_like(batch.ids[:, 1:], dtype=torch.bool)
         chosen[:, : self.settings.positives] = True
         if batch.unreliable is not None:
@@ -92,8 +92,8 @@ class ManifoldMining(Method):
         return label_batch(
             batch.ids,
             query_set(chosen),
-            ignored=contains(near.to(batch.ids), spared.to(batch.ids.device), everyone.reshape(-1)),
-            batch_tuple_ids=everyone,
+            ignored=contains(near.to(batch.ids), spared.to(batch.ids.device), global_ids.reshape(-1)),
+            batch_tuple_ids=global_ids,
             first_tuple=batch.first_tuple,
         )
 

@@ -1,4 +1,4 @@
-"""MoCo v2 (Chen et al. 2020, arXiv 2003.04297): a view against its other view and a queue, both by a slow copy."""
+"""MoCo v2 (Chen et al. 2020, arXiv 2003.04297): a view against the other view and a queue of an EMA teacher."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +11,22 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.extras import lightly, seeded
-from insclr_rivals.views import at_most_half, follow, image_sampler, slow_copy, two_views, view_similarities
+from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.views import (
+    create_teacher,
+    image_sampler,
+    queue_length,
+    two_views,
+    update_teacher,
+    view_similarities,
+)
 
 if TYPE_CHECKING:
     from insclr_rivals.pcl import PclSettings
 
 
 class MocoSettings(MethodSettings):
-    """MoCo v2 (Chen et al. 2020): as SimCLR, against a queue of what a slow copy of the network saw."""
+    """The published numbers are the defaults."""
 
     own_loss: ClassVar[bool] = True
     views: ClassVar[int] = 2
@@ -27,14 +34,14 @@ class MocoSettings(MethodSettings):
         "moco-v2", "two views of an image attract, a queue of earlier images repels"
     )
     temperature: float = setting(0.2, "of the softmax over the queue", gt=0)
-    momentum: float = setting(0.999, "share of itself that the slow copy keeps in every step", ge=0, lt=1)
+    momentum: float = setting(0.999, "decay of the EMA teacher", ge=0, lt=1)
     queue: int = setting(65536, "images in the queue; at most half of the collection", ge=1)
     hidden: int = setting(2048, "width of the projection head, which is thrown away after training", ge=1)
     projected: int = setting(128, "length of its output", ge=1)
 
 
 class Moco(Method):
-    """InfoNCE on a projection of the descriptor; owns the queue of what the slow copy saw."""
+    """InfoNCE on a projection of the descriptor; owns the queue of projections of the EMA teacher."""
 
     settings_class: ClassVar[type[MethodSettings]] = MocoSettings
     heads: nn.ModuleDict
@@ -44,8 +51,8 @@ class Moco(Method):
         self.needs = Needs(augmented=2, ema_decay=settings.momentum)
 
     def prepare(self, start: RoundStart) -> Prepared:
-        """Make the projection head, its slow copy and the queue, which begins with random rows as published."""
-        settings, queue = self.settings, at_most_half(self.settings.queue, start)
+        """Make the projection head, its EMA teacher and the queue, which begins with random rows as published."""
+        settings, queue = self.settings, queue_length(self.settings.queue, start)
         self.sampler = image_sampler(start)
         with seeded(start.seed):
             head = lightly("models.modules.heads").MoCoProjectionHead(
@@ -56,7 +63,7 @@ class Moco(Method):
                 .NTXentLoss(settings.temperature, memory_bank_size=(queue, settings.projected))
                 .to(start.device)
             )
-        self.heads = nn.ModuleDict({"projection": head, "slow": slow_copy(head)}).to(start.device)
+        self.heads = nn.ModuleDict({"projection": head, "slow": create_teacher(head)}).to(start.device)
         return Prepared({"queue": queue, "temperature": settings.temperature, "momentum": settings.momentum})
 
     def loss(self, batch: Batch, step: int, generator: torch.Generator) -> OwnLoss:  # noqa: ARG002
@@ -69,12 +76,12 @@ class Moco(Method):
         return projected
 
     def _info_nce(self, queries: Tensor, batch: Batch) -> Tensor:
-        slow = batch.global_batch.teacher
-        assert slow is not None
-        # The network's own slow copy has moved after the last step: its head moves now.
-        follow(self.heads["slow"], self.heads["projection"], self.settings.momentum)
+        teacher = batch.global_batch.teacher
+        assert teacher is not None
+        # The EMA teacher of the network was updated after the last step; that of the head is updated here.
+        update_teacher(self.heads["slow"], self.heads["projection"], self.settings.momentum)
         with torch.no_grad():
-            keys = self.heads["slow"](two_views(slow)[1])
+            keys = self.heads["slow"](two_views(teacher)[1])
         loss: Tensor = self._contrast(queries, keys)
         return loss
 

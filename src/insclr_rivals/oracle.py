@@ -44,11 +44,11 @@ class Oracle(Method):
         """
         anchor = self._instances[batch.ids[:, :1]]  # (T, 1)
         same = self._instances[batch.ids] == anchor  # (T, M); all of them, unless an image was replaced
-        everyone = batch.global_batch.ids
+        global_ids = batch.global_batch.ids
         return label_batch(
             batch.ids,
             same,
-            ignored=self._instances[everyone.reshape(-1)] == anchor,
-            batch_tuple_ids=everyone,
+            ignored=self._instances[global_ids.reshape(-1)] == anchor,
+            batch_tuple_ids=global_ids,
             first_tuple=batch.first_tuple,
         )

@@ -36,7 +36,7 @@ class PclSettings(MethodSettings):
     temperature: float = setting(
         0.2, "of the softmax over the queue; mean concentration of the clusters", gt=0
     )
-    momentum: float = setting(0.999, "share of itself that the slow copy keeps in every step", ge=0, lt=1)
+    momentum: float = setting(0.999, "decay of the EMA teacher", ge=0, lt=1)
     queue: int = setting(16384, "images in the queue; at most half of the collection", ge=1)
     hidden: int = setting(2048, "width of the projection head, which is thrown away after training", ge=1)
     projected: int = setting(128, "length of its output", ge=1)
@@ -79,10 +79,10 @@ class Pcl(Moco):
         head = self.heads["projection"]
         parts = [head(rows.to(self._start.device)).cpu() for rows in descriptors.split(8192)]
         projected = normalize(torch.cat(parts), dim=1)
-        self._prototypes = ranks.from_first(self._found(projected, epoch) if ranks.first else None)
+        self._prototypes = ranks.from_first(self._cluster(projected, epoch) if ranks.first else None)
         return ()
 
-    def _found(self, projected: Tensor, epoch: int) -> list[Prototypes]:
+    def _cluster(self, projected: Tensor, epoch: int) -> list[Prototypes]:
         settings, made = self.settings, []
         for place, each in enumerate(settings.images_per_cluster):
             seed = self._start.seed * 1009 + epoch * 31 + place

@@ -1,7 +1,7 @@
-"""The neighbours of SCAN (Van Gansbeke et al. 2020, arXiv 2005.12320): found once, before training, for good.
+"""The neighbours of SCAN (Van Gansbeke et al. 2020, arXiv 2005.12320): found once, before training.
 
-Variant A of our own method takes nearest neighbours too, but looks for them anew in every round, by the network as it
-stands. These come from the pretrained features and stay, right or wrong.
+Variant A of our own method finds nearest neighbours again in every round, by the current network. These come from the
+pretrained features and never change.
 """
 
 from typing import Literal
@@ -17,16 +17,16 @@ from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.select import query_set
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.kept import found_once
+from insclr_rivals.compute_once import compute_once
 
 
 class ScanNnSettings(MethodSettings):
-    """The neighbours of SCAN (Van Gansbeke et al. 2020): found once, before training, and never again."""
+    """The published number of neighbours is the default."""
 
     name: Literal["scan-nn"] = setting(
-        "scan-nn", "neighbours by the pretrained features are positives, for good"
+        "scan-nn", "neighbours by the pretrained features are positives in all rounds"
     )
-    nearest: int = setting(20, "so many of an image's nearest are taken for the same instance", ge=1)
+    nearest: int = setting(20, "this many nearest images count as the same instance", ge=1)
     neighbours: int = setting(3, "N_b: of these in a tuple, drawn at random", ge=1)
 
 
@@ -49,7 +49,7 @@ class ScanNn(Method):
             # One more than is used: a tuple must leave a candidate in the pool.
             return {"ids": round_pool(features, nearest + 1, start.folder, start.ranks, start.device).ids}
 
-        ids = found_once(f"neighbours-{nearest}", start, find)["ids"]  # (N, nearest + 1)
+        ids = compute_once(f"neighbours-{nearest}", start, find)["ids"]  # (N, nearest + 1)
         positive = torch.ones_like(ids, dtype=torch.bool)
         positive[:, nearest:] = False
         self._near = ids[:, :nearest].long()
@@ -59,14 +59,14 @@ class ScanNn(Method):
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """Members of the tuple attract; other neighbours of the anchor are no negatives."""
         near = self._near[batch.ids[:, 0].cpu()].to(batch.ids)  # (T, nearest)
-        everyone = batch.global_batch.ids
+        global_ids = batch.global_batch.ids
         chosen = torch.ones_like(batch.ids[:, 1:], dtype=torch.bool)
         if batch.unreliable is not None:
             chosen &= ~batch.unreliable
         return label_batch(
             batch.ids,
             query_set(chosen),
-            ignored=contains(near, torch.ones_like(near, dtype=torch.bool), everyone.reshape(-1)),
-            batch_tuple_ids=everyone,
+            ignored=contains(near, torch.ones_like(near, dtype=torch.bool), global_ids.reshape(-1)),
+            batch_tuple_ids=global_ids,
             first_tuple=batch.first_tuple,
         )

@@ -8,7 +8,7 @@ from torch import nn
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.extras import lightly, seeded
+from insclr_rivals.optional_packages import lightly, seeded
 from insclr_rivals.views import image_sampler, two_views, view_similarities
 
 

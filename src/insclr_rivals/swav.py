@@ -14,7 +14,7 @@ from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import cluster_count
-from insclr_rivals.extras import lightly, seeded
+from insclr_rivals.optional_packages import lightly, seeded
 from insclr_rivals.views import image_sampler, two_views, view_similarities
 
 

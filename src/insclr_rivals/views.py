@@ -36,18 +36,18 @@ def view_similarities(batch: Batch) -> dict[str, Tensor]:
     }
 
 
-def at_most_half(wanted: int, start: RoundStart) -> int:
-    """The length of a queue: beyond half of the collection it would hold the very images it is compared with."""
+def queue_length(wanted: int, start: RoundStart) -> int:
+    """The length of a queue: beyond half of the collection it would hold the images it is compared with."""
     return max(1, min(wanted, len(start) // 2))
 
 
-def slow_copy(head: nn.Module) -> nn.Module:
-    """A copy of a head that follows it instead of being trained."""
+def create_teacher(head: nn.Module) -> nn.Module:
+    """A copy of a head that is updated as its moving average (EMA) instead of being trained."""
     return copy.deepcopy(head).requires_grad_(False)
 
 
 @torch.no_grad()
-def follow(slow: nn.Module, head: nn.Module, momentum: float) -> None:
-    """Move a slow copy towards its head; `momentum` is the share of itself that it keeps."""
-    for mine, theirs in zip(slow.parameters(), head.parameters(), strict=True):
-        mine.lerp_(theirs, 1 - momentum)
+def update_teacher(teacher: nn.Module, head: nn.Module, decay: float) -> None:
+    """Move the parameters of an EMA teacher towards those of its head."""
+    for average, newest in zip(teacher.parameters(), head.parameters(), strict=True):
+        average.lerp_(newest, 1 - decay)

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import log_softmax, normalize
 
 from helpers.seen_collection import batch_of, learn, seen_collection
-from insclr_rivals.extras import lightly
+from insclr_rivals.optional_packages import lightly
 from insclr_rivals.swav import Swav, SwavSettings
 
 _SMALL = SwavSettings(hidden=16, projected=8, queue=12, images_per_prototype=6.0)

@@ -1,4 +1,4 @@
-"""Packages that only some methods need: imported when asked for, with a sentence where they are missing."""
+"""Packages that only some rivals need: imported on use; a missing one is an error that names it."""
 
 import importlib
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from insclr.torchvision_import import import_torchvision
 def lightly(module: str) -> Any:
     """A module of lightly, whose losses and heads the image-level methods are built on."""
     import_torchvision()  # lightly imports it, and it may need help
-    return _imported(f"lightly.{module}")
+    return _import(f"lightly.{module}")
 
 
 def metric_learning(module: str) -> Any:
     """A module of pytorch-metric-learning."""
-    return _imported(f"pytorch_metric_learning.{module}")
+    return _import(f"pytorch_metric_learning.{module}")
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Layers that are made here start the same for equal seeds; the chance of the run itself goes on undisturbed."""
+    """Initialise layers inside by this seed, without a change to the random state of the run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
-def _imported(name: str) -> Any:
+def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What a method finds once, before training, and keeps for all rounds of a run."""
+"""Tensors that a method computes once a run and keeps in a file for all rounds."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from insclr.files import whole_file
 from insclr.methods.method import RoundStart
 
 
-def found_once(name: str, start: RoundStart, find: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What `find` gives in the first round of a run; every later round and a resumed run read it from a file.
+def compute_once(name: str, start: RoundStart, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The result of `compute` in the first round of a run; later rounds and a resumed run read it from a file.
 
-    All ranks call `find` together, and have what the first one found.
+    All ranks call `compute` together and use the result of the first one.
     """
     file = (start.kept or start.folder) / f"{name}.safetensors"
     if not start.ranks.from_first(file.exists()):
-        found = find()
+        found = compute()
         if start.ranks.first:
             with whole_file(file) as scratch:
                 safetensors.torch.save_file(found, scratch)
