@@ -222,9 +222,13 @@ def _start_ranks(world: int, photos: Path, run: Path, recipe: Path) -> list[subp
     ]
 
 
-@pytest.mark.parametrize("text", [_RECIPE.replace("METHOD", _PAPER), _SHIPPED], ids=["insclr", "calibrated"])
-def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
-    text: str, small_collection: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("text", "resumed_by"),
+    [(_RECIPE.replace("METHOD", _PAPER), 1), (_SHIPPED, 3)],
+    ids=["insclr", "calibrated"],
+)
+def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_continues_it(
+    text: str, resumed_by: int, small_collection: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text)
@@ -240,7 +244,7 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
     assert "another rank of this training has ended" in said
     assert not (run / "model.safetensors").exists()
 
-    for rank in _start_ranks(3, small_collection, run, recipe):
+    for rank in _start_ranks(resumed_by, small_collection, run, recipe):
         said = rank.communicate(timeout=120)[1]
         assert rank.returncode == 0, said
     expected, found = (safetensors.torch.load_file(each / "model.safetensors") for each in (alone, run))

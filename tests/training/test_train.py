@@ -161,13 +161,13 @@ def _story(run: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("shipped", [False, True])
-def test_killed_in_mid_round_and_resumed_it_ends_in_the_sametrained_weights(
+def test_killed_in_mid_round_and_resumed_it_ends_in_the_same_weights(
     shipped: bool, small_collection: Path, tiny: Path, tmp_path: Path
 ) -> None:
     """The paper's method on the last layer and on all layers; what ships on the late and the last layers."""
     recipe, changes, rounds = ("default", SHIPPED, (2, 5)) if shipped else (tiny, (), (1, 2))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert _start(small_collection, whole, recipe, changes).wait() == 0
+    train(small_collection, whole, recipe, changes=changes)
     # Kill twice: as soon as the first checkpoint of each round is there.
     for number in rounds:
         process = _start(small_collection, broken, recipe, changes)
@@ -176,7 +176,7 @@ def test_killed_in_mid_round_and_resumed_it_ends_in_the_sametrained_weights(
         process.send_signal(signal.SIGKILL)
         assert process.wait() != 0, "the run ended before it could be killed"
         assert not (broken / "model.safetensors").exists()
-    assert _start(small_collection, broken, recipe, changes).wait() == 0
+    train(small_collection, broken, recipe, changes=changes, resume=True)
     expected, found = trained_weights(whole), trained_weights(broken)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert _story(whole) == _story(broken)
