@@ -163,16 +163,16 @@ def test_signs_that_some_programs_take_for_line_ends_are_text(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is empty"),
-        ("file,label\na.jpg,1\n", "no `path` column (it has: file, label)"),
+        ("", "no column"),
+        ("file,label\na.jpg,1\n", 'no column "path" (it has: file, label)'),
         (
             "path;label\na.jpg;1;2\n",
-            "line 2: 3 fields where the header has 2. Quote a field that holds a semicolon",
+            "line 2: 3 cells, but the header has 2 columns. Quote a cell that holds a semicolon",
         ),
-        ("file;label\na.jpg;1\n", "Columns are separated by commas, semicolons or tabs"),
-        ("path,path\na.jpg,b.jpg\n", "names a column twice"),
-        ("path,label\na.jpg,1\nb.jpg\n", "line 3: 1 fields where the header has 2"),
-        ("path,label\na.jpg,1\nb.jpg,2,3\n", "line 3: 3 fields"),
+        ("file;label\na.jpg;1\n", "commas, semicolons or tabs"),
+        ("path,path\na.jpg,b.jpg\n", "a column is named twice"),
+        ("path,label\na.jpg,1\nb.jpg\n", "line 3: 1 cells"),
+        ("path,label\na.jpg,1\nb.jpg,2,3\n", "line 3: 3 cells"),
         ('path,label\na.jpg,"1\n2"\n,2\n', "line 4: the path is empty"),
         ('path,label\na.jpg,1\nb.jpg,"2\nc.jpg,3\n', "line 3: malformed CSV"),
         ('path,label\na.jpg,"1"2\n', "line 2: malformed CSV"),
@@ -196,7 +196,7 @@ def test_malformed_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.parquet").write_bytes(b"not parquet")
     assert "not a readable Parquet file" in refusal(tmp_path / "list.parquet")
     pq.write_table(pa.table({"file": ["b.jpg"]}), tmp_path / "list.parquet")
-    assert "no `path` column" in refusal(tmp_path / "list.parquet")
+    assert "no column" in refusal(tmp_path / "list.parquet")
     pq.write_table(pa.table({"path": ["b.jpg", None]}), tmp_path / "list.parquet")
     assert "row 2: the path is empty" in refusal(tmp_path / "list.parquet")
 

@@ -53,10 +53,10 @@ def test_another_root_for_the_paths(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1"),
-        ("a.jpg,cup\nb.jpg,cup\n", 'line 1: no column "path"'),
-        ("path,label\na.jpg,cup\n", 'line 1: no column "instance"'),
-        ("path,instance,path\na,b,c\n", "line 1: a column name stands twice"),
+        ("", "no column"),
+        ("a.jpg,cup\nb.jpg,cup\n", 'no column "path"'),
+        ("path,label\na.jpg,cup\n", 'no column "instance"'),
+        ("path,instance,path\na,b,c\n", "a column is named twice"),
         ("path,instance\na.jpg,cup\nb.jpg\n", "line 3: 1 cells"),
         ("path,instance\na.jpg,cup,extra\n", "line 2: 3 cells"),
         ("path,instance\na.jpg,\n", "line 2: the instance is empty"),

@@ -21,8 +21,8 @@ def test_lines_come_by_column_with_the_line_that_they_begin_on(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", 'line 1: no column "path". The first line must name the columns path and name.'),
-        (b"path,name,name\n", "stands twice"),
+        (b"", 'no column "path" (it has: none). It needs path and name'),
+        (b"path,name,name\n", "is named twice"),
         (b"path,name\na.jpg\n", "line 2: 1 cells"),
         (b'path,name\na.jpg,cup\nb.jpg,"cup\n', "line 3: malformed CSV"),
         (b"path,name\ncaf\xe9.jpg,cup\n", "not UTF-8"),

@@ -1,177 +1,99 @@
-"""Cutting and resizing views, against Pillow."""
-
-import importlib
+"""Plain views: whole images, boxes, the zoomed view, scales."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional
 
 from helpers.made_files import photo
-from insclr.data.views import at_scale, augmented_view, plain_view, random_box, to_pixels
-from insclr.torchvision_import import import_torchvision
-
-import_torchvision()
-transforms = importlib.import_module("torchvision.transforms.v2")
+from insclr.data.views import Pixels, at_scale, descriptor_views, fitted
 
 
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def _resized(image: Image.Image, shape: tuple[int, ...]) -> Pixels:
+    _, height, width = shape
+    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
 
 
-def grey_levels_apart(view: torch.Tensor, image: Image.Image) -> int:
-    return int((view.int() - torch.from_numpy(np.array(image)).permute(2, 0, 1).int()).abs().max())
+def _noise(width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
 
 
-def boxes(width: int, height: int, n: int = 2000) -> torch.Tensor:
-    g = generator(0)
-    found = [random_box(width, height, g, (0.4, 1.0), (0.75, 1.33)) for _ in range(n)]
-    return torch.tensor(found, dtype=torch.float32)
+def test_without_a_box_the_whole_image_is_seen_once() -> None:
+    image = _noise(60, 40)
+    for fit in ("square", "longest"):
+        (view,) = descriptor_views(image, 20, fit)
+        assert np.array_equal(view, _resized(image, view.shape))
 
 
-def test_plain_square_view_is_the_whole_picture_squashed() -> None:
-    image = photo(90, 60)
-    view = plain_view(image, 32, "square")
-    assert (view.dtype, tuple(view.shape)) == (torch.uint8, (3, 32, 32))
-    assert grey_levels_apart(view, image.resize((32, 32), Image.Resampling.BICUBIC)) <= 2
+def test_zoom_adds_a_mirrored_view_of_the_middle() -> None:
+    # Columns 0 to 9 hold their own number: of the middle 0.6, columns 2 to 7, the last comes first.
+    image = Image.fromarray(np.tile(np.arange(10, dtype=np.uint8)[None, :, None], (10, 1, 3)))
+    whole, closer = descriptor_views(image, 6, "square", zoom=0.6)
+    assert closer.shape == whole.shape
+    assert closer[0, 0].tolist() == [7, 6, 5, 4, 3, 2]
 
 
-@pytest.mark.parametrize("size", [(90, 60), (2500, 1500), (17, 23), (1, 1), (64, 64)])
-def test_resizing_agrees_with_pillow(size: tuple[int, int]) -> None:
-    image = photo(*size)
-    view = plain_view(image, 48, "longest")
-    pillow = image.resize((view.shape[2], view.shape[1]), Image.Resampling.BICUBIC)
-    assert grey_levels_apart(view, pillow) <= 2
+@pytest.mark.parametrize(
+    ("image", "box", "size", "expected"),
+    [
+        ((1000, 800), (100, 50, 300, 150), 500, (50, 100)),  # 500 x 200 / 1000 = 100
+        ((1000, 800), (0, 0, 100, 400), 500, (200, 50)),  # tall: 500 x 400 / 1000 = 200
+        ((1000, 800), (0, 0, 333, 111), 500, (55, 166)),  # 166.5 rounded down; 111 x 166 / 333 = 55.3
+        ((1000, 800), (0, 0, 1000, 800), 500, (400, 500)),  # a box around everything is the whole image
+        ((100, 80), (10, 10, 30, 20), 500, (10, 20)),  # 500 x 20 / 100 = 100 would enlarge it
+        ((1000, 800), (5, 5, 6, 6), 500, (1, 1)),
+    ],
+)
+def test_a_crop_is_scaled_with_its_image_and_never_enlarged(
+    image: tuple[int, int], box: tuple[int, int, int, int], size: int, expected: tuple[int, int]
+) -> None:
+    whole = _noise(*image)
+    (view,) = descriptor_views(whole, size, "longest", box=box)
+    assert tuple(view.shape) == (3, *expected)
+    assert np.array_equal(view, _resized(whole.crop(box), view.shape))
 
 
-def test_views_of_tensor_and_picture_are_the_same() -> None:
-    image = photo(90, 60)
-    pixels = to_pixels(image)
-    assert torch.equal(plain_view(pixels, 32), plain_view(image, 32))
-    assert torch.equal(augmented_view(pixels, 32, generator(1)), augmented_view(image, 32, generator(1)))
-
-
-def test_a_view_is_never_a_window_on_the_picture() -> None:
-    pixels = to_pixels(photo(32, 32))
-    plain_view(pixels, 32).zero_()
-    assert pixels.any()
+def test_a_square_view_of_a_crop_has_the_size_of_every_other() -> None:
+    image = _noise(100, 80)
+    (view,) = descriptor_views(image, 50, "square", box=(10, 10, 30, 20))
+    assert view.shape == (3, 50, 50)
+    assert np.array_equal(view, _resized(image.crop((10, 10, 30, 20)), view.shape))
 
 
 @pytest.mark.parametrize(
     ("size", "expected"), [((90, 60), (3, 21, 32)), ((20, 40), (3, 32, 16)), ((1, 500), (3, 32, 1))]
 )
 def test_plain_longest_view_keeps_the_aspect(size: tuple[int, int], expected: tuple[int, ...]) -> None:
-    assert tuple(plain_view(photo(*size), 32, "longest").shape) == expected
+    assert fitted(photo(*size), 32, "longest").shape == expected
 
 
 def test_resizing_is_antialiased() -> None:
     stripes = np.zeros((256, 256, 3), dtype=np.uint8)
     stripes[:, ::2] = 255
-    view = plain_view(Image.fromarray(stripes), 32, "square").float()
+    view = fitted(Image.fromarray(stripes), 32, "square").astype(float)
     # Stripes finer than the view's pixels melt into grey; picking single pixels would give black or white.
-    assert (view - 127.5).abs().max() < 8
-
-
-def test_augmented_view_is_a_pure_function_of_picture_and_generator() -> None:
-    image = photo(90, 60)
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    views = [augmented_view(image, 24, generator(seed)) for seed in (3, 3, 4)]
-    assert (views[0].dtype, tuple(views[0].shape)) == (torch.uint8, (3, 24, 24))
-    assert torch.equal(views[0], views[1])
-    assert not torch.equal(views[0], views[2])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("size", [(90, 60), (60, 90), (64, 64), (10, 500), (500, 1)])
-def test_every_view_takes_the_same_draws(size: tuple[int, int]) -> None:
-    # Else the second view of a picture would depend on how its first one fell out.
-    used, skipped = generator(1), generator(1)
-    augmented_view(photo(*size), 8, used)
-    torch.rand((), generator=skipped)
-    torch.rand(10, 4, generator=skipped)
-    assert torch.equal(used.get_state(), skipped.get_state())
-
-
-def test_crop_of_everything_is_the_plain_view() -> None:
-    image = photo(64, 64)
-    view = augmented_view(image, 24, generator(0), scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    assert torch.equal(view, plain_view(image, 24, "square"))
-    mirrored = augmented_view(image, 24, generator(0), scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=1.0)
-    assert torch.equal(mirrored, view.flip(2))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_augmented_view_is_the_part_in_its_box(seed: int) -> None:
-    image = photo(90, 60)
-    view = augmented_view(image, 24, generator(seed), flip=0.0)
-    draws = generator(seed)
-    torch.rand((), generator=draws)
-    left, top, right, bottom = random_box(90, 60, draws, (0.4, 1.0), (0.75, 1.33))
-    bicubic = transforms.InterpolationMode.BICUBIC
-    expected = transforms.functional.resized_crop(
-        transforms.functional.pil_to_tensor(image), top, left, bottom - top, right - left, [24, 24], bicubic
-    )
-    assert (view.int() - expected.int()).abs().max() <= 1
-
-
-def test_half_of_the_views_are_mirrored() -> None:
-    image = Image.fromarray(np.tile(np.arange(64, dtype=np.uint8)[None, :, None] * 4, (64, 1, 3)))
-    g = generator(0)
-    views = torch.stack([augmented_view(image, 8, g) for _ in range(400)]).float()
-    mirrored = (views[..., 0] > views[..., -1]).float().mean(dim=(1, 2))
-    assert set(mirrored.tolist()) == {0.0, 1.0}
-    assert 0.42 < mirrored.mean() < 0.58
-
-
-def test_boxes_follow_the_paper() -> None:
-    box = boxes(1000, 1000)
-    left, top, right, bottom = box.T
-    w, h = right - left, bottom - top
-    area, aspect = w * h / 1000**2, w / h
-    assert float(box.min()) >= 0
-    assert float(box.max()) <= 1000
-    assert 0.399 < area.min() < 0.42
-    assert 0.749 < aspect.min() < 0.76
-    assert 1.31 < aspect.max() < 1.331
-    assert abs(aspect.log().mean()) < 0.02
-
-
-@pytest.mark.parametrize(("width", "height"), [(100, 100), (160, 100), (100, 230)])
-def test_boxes_are_distributed_as_those_of_torchvision(width: int, height: int) -> None:
-    library = transforms.RandomResizedCrop(8, scale=(0.4, 1.0), ratio=(0.75, 1.33))
-    canvas = torch.zeros(3, height, width)
-    torch.manual_seed(0)
-    found = [library.make_params([canvas]) for _ in range(2000)]
-    theirs = torch.tensor(
-        [[p["left"], p["top"], p["left"] + p["width"], p["top"] + p["height"]] for p in found]
-    )
-    ours = boxes(width, height)
-    quantiles = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
-    gap = ours.quantile(quantiles, dim=0) - theirs.float().quantile(quantiles, dim=0)
-    assert gap.abs().max() < 0.05 * max(width, height)
-
-
-def test_a_strip_gives_its_middle() -> None:
-    # No shape of ratio <= 1.33 and area >= 0.4 fits into 10:1, so the largest centred one is taken.
-    # 1.33 x 100 = 133 wide in the middle of 1000, and 75 / 0.75 = 100 high in the middle of 1000.
-    wide = random_box(1000, 100, generator(0), (0.4, 1.0), (0.75, 1.33))
-    assert wide == pytest.approx((433.5, 0, 566.5, 100), abs=0.5)
-    assert random_box(75, 1000, generator(0), (0.4, 1.0), (0.75, 1.33)) == (0, 450, 75, 550)
-
-
-def test_a_picture_decoded_smaller_gives_the_same_part() -> None:
-    image = photo(400, 300)
-    small = image.resize((200, 150), Image.Resampling.BICUBIC)
-    a, b = (augmented_view(picture, 32, generator(5)).float() for picture in (image, small))
-    assert (a - b).abs().mean() < 2
+    assert np.abs(view - 127.5).max() < 8
 
 
 def test_other_scales_are_interpolated_from_the_view_of_scale_1() -> None:
     # Half of 4 columns lies midway between neighbours; twice as many a quarter and three quarters of the way.
-    views = torch.tensor([0, 100, 200, 40], dtype=torch.uint8).expand(1, 3, 4, 4)
-    assert at_scale(views, 1) is views
-    assert at_scale(views, 0.5)[0, 0].tolist() == [[50, 120], [50, 120]]
-    assert at_scale(views, 2.0)[0, 0, 0].tolist() == [0, 25, 75, 125, 175, 160, 80, 40]
-    assert tuple(at_scale(torch.zeros(1, 3, 10, 15), 2**0.5).shape) == (1, 3, 14, 21)  # 14.1, 21.2
-    assert tuple(at_scale(torch.zeros(1, 3, 1, 49), 0.01).shape) == (1, 3, 1, 1)
+    columns = np.broadcast_to(np.float32([0, 100, 200, 40]), (1, 3, 4, 4))  # type: ignore[arg-type]
+    assert at_scale(columns, 1) is columns
+    assert at_scale(columns, 0.5)[0, 0].tolist() == [[50, 120], [50, 120]]
+    assert at_scale(columns, 2.0)[0, 0, 0].tolist() == [0, 25, 75, 125, 175, 160, 80, 40]
+    assert at_scale(np.zeros((1, 3, 10, 15), np.float32), 2**0.5).shape == (1, 3, 14, 21)  # 14.1, 21.2
+    assert at_scale(np.zeros((1, 3, 1, 49), np.float32), 0.01).shape == (1, 3, 1, 1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.7071, 1.4142, 0.03])
+def test_other_scales_are_those_of_torch(scale: float) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 37, 50)).astype(np.float32)
+    # torch rounds sizes down; the smallest view keeps a pixel.
+    factors = tuple(max(scale, (1 + 1e-9) / side) for side in images.shape[2:])
+    by_torch = functional.interpolate(
+        torch.from_numpy(images), scale_factor=factors, mode="bilinear", align_corners=False
+    )
+    np.testing.assert_allclose(at_scale(images, scale), by_torch.numpy(), rtol=0, atol=2e-3)
+    np.testing.assert_allclose(at_scale(images.astype(np.uint8), scale), by_torch.numpy(), rtol=0, atol=2e-3)

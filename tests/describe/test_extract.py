@@ -10,8 +10,8 @@ from PIL import Image
 from torch.nn import functional
 
 from insclr.data.images import ImageList, list_images
-from insclr.data.pixels import Fit, fitted
 from insclr.data.skipped import Skipped
+from insclr.data.views import Fit, fitted
 from insclr.describe.extract import describe_with, descriptor_settings
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError

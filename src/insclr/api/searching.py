@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insclr.api.models import AnyModel, load, require
-from insclr.data.cells import text_of_cell
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
-from insclr.data.table import read_table
+from insclr.data.table import read_table, text_of_cell
 from insclr.describe.describer import ModelDescriber, describer_of
 from insclr.errors import UserError
 from insclr.retrieval.index import IndexReport

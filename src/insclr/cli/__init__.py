@@ -60,7 +60,7 @@ class _OneLine(logging.Formatter):
     """Messages without line ends and terminal codes: the names of files in them are the texts of others."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        from insclr.data.cells import one_line
+        from insclr.data.table import one_line
 
         return one_line(super().formatMessage(record))
 
@@ -143,7 +143,7 @@ def _disk_sentence(error: OSError) -> str | None:
 
 
 def _end(message: str, status: int) -> None:
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
 
     print("\n".join(map(one_line, f"insclr: {message}".split("\n"))), file=sys.stderr)
     sys.exit(status)

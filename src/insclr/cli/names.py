@@ -86,7 +86,7 @@ def import_names(
 @answers_app.command("list")
 def list_answers(store: StoreName) -> None:
     """What people said and what still holds, oldest first; contradictions at the end."""
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
     from insclr.feedback.entries import describe_act
     from insclr.feedback.feedback import read_feedback
     from insclr.feedback.links import Links
@@ -113,7 +113,7 @@ def undo_answer(
     ] = "",
 ) -> None:
     """Take back what was said."""
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
     from insclr.feedback.entries import describe_act, undo
     from insclr.store import open_store
 

@@ -61,7 +61,7 @@ def index(
     shard: ShardOption = "",
 ) -> None:
     """Index photos for search: adds what is new, re-describes what changed, skips the rest."""
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
     from insclr.shards import shard_of
 
     own = shard_of(shard)
@@ -103,7 +103,7 @@ def watch(
     engine: EngineOption = "auto",
 ) -> None:
     """Index photos as they arrive in a folder, until Ctrl-C."""
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
     from insclr.errors import UserError
     from insclr.retrieval.watch import watch as keep_watching
 
@@ -188,7 +188,7 @@ def duplicates(
     store: StoreName, as_json: Annotated[bool, typer.Option("--json", help="One JSON line a group.")] = False
 ) -> None:
     """Groups of near-identical photos."""
-    from insclr.data.cells import one_line
+    from insclr.data.table import one_line
     from insclr.retrieval.duplicates import duplicates as find_duplicates
     from insclr.store import open_store
 

@@ -143,8 +143,8 @@ def _kept_of(out: Path) -> str:
 
 def _end_of_run(out: Path) -> list[str]:
     """Where the results are, what was left out and why, and the next command."""
-    from insclr.data.cells import one_line
     from insclr.data.formats import not_read_lines
+    from insclr.data.table import one_line
     from insclr.run_folder import RunReader
 
     run = RunReader(out)

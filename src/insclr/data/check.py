@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from insclr.data.cells import one_line
 from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
 from insclr.data.formats import OTHER, RAW_PHOTO, VIDEO, not_read_lines, source_kind
 from insclr.data.images import ImageList
+from insclr.data.table import one_line
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 

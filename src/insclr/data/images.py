@@ -1,7 +1,5 @@
 """The IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
 
-import csv
-import io
 import logging
 import os
 import re
@@ -20,7 +18,7 @@ from insclr.data.formats import (
     not_read_lines,
     on_disk,
 )
-from insclr.data.table import SEPARATORS, separator_of
+from insclr.data.table import read_table, require_columns
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
 from insclr.progress import working
@@ -183,33 +181,10 @@ def _read_text(source: Path) -> ImageList:
 
 
 def _read_csv(source: Path) -> ImageList:
-    text = _text_of(source)
-    separator = separator_of(text, "path")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    header: list[str] = []
-    rows: list[tuple[int, list[str]]] = []
-    start = 1  # the line the record at hand begins on: a quoted field may hold line ends
-    try:
-        for row in reader:
-            if not header:
-                header = [name.strip() for name in row]
-                _require_columns(source, header)
-            elif row:
-                if len(row) != len(header):
-                    raise UserError(
-                        f"{source}, line {start}: {len(row)} fields where the header has {len(header)}. "
-                        f"Quote a field that holds a {SEPARATORS[separator]}."
-                    )
-                rows.append((start, row))
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{source}, line {start}: malformed CSV ({error}).") from error
-    if not header:
-        raise UserError(f"{source} is empty: its first line must name the columns, one of them `path`.")
-    at = header.index("path")
-    paths = _unique_paths(source, [(number, row[at].strip()) for number, row in rows], "line")
-    columns = {name: tuple(row[k] for _, row in rows) for k, name in enumerate(header) if k != at}
-    return ImageList(source.parent, paths, columns)
+    rows = list(read_table(source, ("path",)))
+    paths = _unique_paths(source, [(line, row["path"].strip()) for line, row in rows], "line")
+    names = [name for name in (rows[0][1] if rows else ()) if name != "path"]
+    return ImageList(source.parent, paths, {name: tuple(row[name] for _, row in rows) for name in names})
 
 
 def _read_parquet(source: Path) -> ImageList:
@@ -221,7 +196,7 @@ def _read_parquet(source: Path) -> ImageList:
             table = pq.read_table(opened)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{source} is not a readable Parquet file ({str(error).splitlines()[0]}).") from error
-    _require_columns(source, table.column_names)
+    require_columns(source, table.column_names, ("path",))
     texts = {
         name: tuple("" if value is None else str(value) for value in table[name].to_pylist())
         for name in table.column_names
@@ -238,16 +213,6 @@ def _text_of(source: Path) -> str:
         raise UserError(f"{source} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
     except OSError as error:
         raise UserError(f"{source} cannot be read: {error.strerror}.") from error
-
-
-def _require_columns(source: Path, header: list[str]) -> None:
-    names = ", ".join(header)
-    if "path" not in header:
-        raise UserError(
-            f"{source} has no `path` column (it has: {names}). Columns are separated by commas, semicolons or tabs."
-        )
-    if len(set(header)) < len(header):
-        raise UserError(f"{source} names a column twice ({names}): give every column its own name.")
 
 
 def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple[str, ...]:

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.augment import Augmentation, recoloured
+from insclr.data.augment import Augmentation, augmented_view, recoloured
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import augmented_view, plain_view, to_pixels
+from insclr.data.views import fitted
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -137,40 +139,40 @@ class _Batches(Dataset[_Made]):
         number, wanted = numbered
         views, ids, failures = self.views, list(wanted), list[tuple[int, str]]()
         n, small, large = len(ids), views.augmented_size, views.plain_size
-        plain = torch.empty(n if views.plain else 0, 3, large, large, dtype=torch.uint8)
+        plain = np.empty((n if views.plain else 0, 3, large, large), np.uint8)
         augmented = torch.empty(views.augmented, n, 3, small, small, dtype=torch.uint8)
         for position in range(n):
             key = f"{self.seed} {number} {self.first_position + position}"
-            pixels = self._readable(position, ids, key, failures)
-            if pixels is None:
+            image = self._decode(position, ids, key, failures)
+            if image is None:
                 return _Made(None, failures)
             if views.plain:
-                plain[position] = plain_view(pixels, large)
-            generator = seeded(key)
+                plain[position] = fitted(image, large, "square")
+            generator, pixels = seeded(key), torch.from_numpy(np.array(image)).permute(2, 0, 1)
             for v in range(views.augmented):
                 view = augmented_view(pixels, small, generator, views.crop)
                 augmented[v, position] = recoloured(view, views.augmentation, v, generator)
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
-            plain if views.plain else None,
+            torch.from_numpy(plain) if views.plain else None,
             augmented if views.augmented else None,
         )
         return _Made(batch, failures)
 
-    def _readable(
+    def _decode(
         self, position: int, ids: list[int], key: str, failures: list[tuple[int, str]]
-    ) -> Tensor | None:
-        """Pixels of the image at `position`, or of the first replacement that is readable, noted in `ids`."""
+    ) -> Image.Image | None:
+        """The image at `position`, or the first replacement that is readable, noted in `ids`."""
         candidates = itertools.chain([ids[position]], _replacements(len(self.images), ids, key))
         for i in candidates:
             if i not in self.unreadable:
                 try:
-                    pixels = to_pixels(decode(self.images.file(i), self.views.longest))
+                    image = decode(self.images.file(i), self.views.longest)
                 except BadImage as bad:
                     self.unreadable[i] = bad.reason
                 else:
                     ids[position] = i
-                    return pixels
+                    return image
             failures.append((i, self.unreadable[i]))
         return None
 

@@ -4,8 +4,8 @@ import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from insclr.data.cells import safe_cell, text_of_cell
 from insclr.data.images import ImageList
+from insclr.data.table import safe_cell, text_of_cell
 from insclr.files import whole_file
 
 

@@ -1,6 +1,7 @@
-"""Tables that people write: CSV with a comma, a semicolon or a tab between the columns."""
+"""CSV tables: read with a comma, a semicolon or a tab, written with cells that no spreadsheet runs as a formula."""
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from insclr.errors import UserError
 from insclr.files import open_text
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)
 
 
 def read_table(file: Path | str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -22,13 +25,14 @@ def read_table(file: Path | str, columns: Sequence[str]) -> Iterator[tuple[int, 
             text.seek(0)
             reader = csv.reader(text, delimiter=separator, strict=True)
             header = [cell.strip() for cell in next(reader, [])]
-            _check_header(file, header, columns)
+            require_columns(file, header, columns)
             start = reader.line_num + 1
             for cells in reader:
                 if any(cell.strip() for cell in cells):
                     if len(cells) != len(header):
                         raise UserError(
-                            f"{file}, line {start}: {len(cells)} cells, but the header has {len(header)} columns"
+                            f"{file}, line {start}: {len(cells)} cells, but the header has {len(header)} columns. "
+                            f"Quote a cell that holds a {SEPARATORS[separator]}."
                         )
                     yield start, dict(zip(header, cells, strict=True))
                 start = reader.line_num + 1
@@ -50,11 +54,33 @@ def separator_of(text: str, column: str) -> str:
     return next((sign for sign in SEPARATORS if column in columns[sign]), ",")
 
 
-def _check_header(file: Path | str, header: list[str], columns: Sequence[str]) -> None:
+def require_columns(file: Path | str, header: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a table that lacks one of the columns or names one twice."""
     for column in columns:
         if column not in header:
-            *others, last = columns
-            named = f"columns {', '.join(others)} and {last}" if others else f"column {last}"
-            raise UserError(f'{file}, line 1: no column "{column}". The first line must name the {named}.')
+            raise UserError(
+                f'{file}: no column "{column}" (it has: {", ".join(header) or "none"}). '
+                f"It needs {' and '.join(columns)}; commas, semicolons or tabs separate the columns of a CSV."
+            )
     if len(set(header)) != len(header):
-        raise UserError(f"{file}, line 1: a column name stands twice in the header: {','.join(header)}")
+        raise UserError(
+            f"{file}: a column is named twice ({', '.join(header)}). Give every column its own name."
+        )
+
+
+def safe_cell(text: str) -> str:
+    """The text as a CSV cell: with a quote before it where a spreadsheet would take it for a formula.
+
+    Plain numbers stay as they are.
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def text_of_cell(cell: str) -> str:
+    """What `safe_cell` made the cell from."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def one_line(text: str) -> str:
+    """The text with line ends, terminal codes and bytes that are no text written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,107 +1,77 @@
-"""The two forms in which an image enters the network: plain and augmented (paper, implementation details).
+"""Plain views of an image, for training, index and search alike.
 
-Views are uint8 tensors: normalising belongs to the network, which knows its own mean and deviation. They are
-resized by torch's uint8 kernel, which agrees with Pillow's to a grey level or two at a third of the time.
+Made with Pillow and numpy alone, since a search from the shell does not load torch. Every engine gets these pixels.
 """
 
-import math
+from typing import Literal
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-from torch.nn import functional
 
-from insclr.data.pixels import Fit
+from insclr.data.decode import Box, crop_box
 
-# After so many shapes that do not fit into the image the largest one that does is taken.
-_ATTEMPTS = 10
-
-
-def to_pixels(image: Image.Image) -> Tensor:
-    """The image as uint8 (3, H, W), colours side by side in memory; convert once to make several views."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+Fit = Literal["square", "longest"]
+Pixels = NDArray[np.uint8]  # (3, H, W) or (B, 3, H, W)
+Images = NDArray[np.uint8] | NDArray[np.float32]  # (B, 3, H, W), 0..255
 
 
-def plain_view(image: Image.Image | Tensor, size: int, fit: Fit = "square") -> Tensor:
-    """The whole image, only resized (bicubic, antialiased): uint8 (3, H, W).
+def descriptor_views(
+    image: Image.Image, size: int, fit: Fit, *, zoom: float = 0.0, box: Box | None = None
+) -> list[Pixels]:
+    """The views (3, H, W) at scale 1 whose descriptors are averaged: the whole image, or the part inside `box`.
 
-    "square" squashes it to size x size, so that views stack into a batch; "longest" keeps the aspect and
-    gives the longest side `size`. Small images are enlarged.
+    With "longest" a crop is scaled together with its image: its longest side becomes size x max(crop) /
+    max(image), and it is never enlarged (the convention of cnnimageretrieval and of published numbers). With
+    "square" a crop is squashed to size x size like any other view, because a network trained on squares of one
+    size describes small ones badly; published numbers do not use squares. `zoom` adds a mirrored view of that
+    share of each side about the centre, made from the pixels of `image`.
     """
-    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
-    _, height, width = pixels.shape
-    if fit == "square":
-        return resized(pixels, size, size)
-    scale = size / max(height, width)
-    return resized(pixels, max(1, round(height * scale)), max(1, round(width * scale)))
+    if box is not None:
+        crop = crop_box(image, box)
+        if fit == "longest":
+            size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
+        image = crop
+    views = [fitted(image, size, fit)]
+    if zoom:
+        width, height = max(1, round(zoom * image.width)), max(1, round(zoom * image.height))
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        closer = image.crop((left, top, left + width, top + height))
+        views.append(fitted(closer, size, fit)[:, :, ::-1])
+    return views
 
 
-def at_scale(views: Tensor, scale: float) -> Tensor:
+def fitted(image: Image.Image, size: int, fit: Fit) -> Pixels:
+    """An RGB image resized (bicubic, antialiased) to size x size, or so that its longest side is `size`."""
+    width, height = size, size
+    if fit == "longest":
+        scale = size / max(image.size)
+        width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def at_scale(views: Images, scale: float) -> Images:
     """Views (B, 3, H, W) of scale 1 at another scale: bilinear, not antialiased, as cnnimageretrieval does.
 
     Scale 1 gives the views themselves, every other one float32 pixels.
     """
     if scale == 1:
         return views
-    # The smallest view keeps a pixel: torch rounds sizes down.
-    factors = tuple(max(scale, (1 + 1e-9) / side) for side in views.shape[-2:])
-    return functional.interpolate(views.float(), scale_factor=factors, mode="bilinear", align_corners=False)
+    views = views.astype(np.float32)
+    return _stretched(_stretched(views, scale, axis=2), scale, axis=3)
 
 
-def augmented_view(
-    image: Image.Image | Tensor,
-    size: int,
-    generator: torch.Generator,
-    scale: tuple[float, float] = (0.4, 1.0),
-    ratio: tuple[float, float] = (0.75, 1.33),
-    flip: float = 0.5,
-) -> Tensor:
-    """A random part of the image, resized and perhaps mirrored: uint8 (3, size, size).
-
-    All chance comes from `generator`, of which every call takes the same number of draws.
-    """
-    pixels = to_pixels(image) if isinstance(image, Image.Image) else image
-    _, height, width = pixels.shape
-    mirrored = float(torch.rand((), generator=generator)) < flip
-    left, top, right, bottom = random_box(width, height, generator, scale, ratio)
-    view = resized(pixels[:, top:bottom, left:right], size, size)
-    return view.flip(2) if mirrored else view
-
-
-def random_box(
-    width: int,
-    height: int,
-    generator: torch.Generator,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-) -> tuple[int, int, int, int]:
-    """Where a random resized crop is taken: left, top, right, bottom in pixels.
-
-    Area uniform in `scale` times the image's, width / height log-uniform in `ratio`, place uniform: the
-    distribution of torchvision's RandomResizedCrop, which can draw from the global generator only. The same
-    draws take the same part of an image whatever the size it was decoded at.
-    """
-    low, high = (math.log(r) for r in ratio)
-    for area, shape, x, y in torch.rand(_ATTEMPTS, 4, generator=generator).tolist():
-        part = width * height * (scale[0] + area * (scale[1] - scale[0]))
-        aspect = math.exp(low + shape * (high - low))
-        w, h = math.sqrt(part * aspect), math.sqrt(part / aspect)
-        if w <= width and h <= height:
-            return _whole_pixels(x * (width - w), y * (height - h), w, h)
-    aspect = min(max(width / height, ratio[0]), ratio[1])
-    w, h = min(float(width), height * aspect), min(float(height), width / aspect)
-    return _whole_pixels((width - w) / 2, (height - h) / 2, w, h)
-
-
-def resized(pixels: Tensor, height: int, width: int) -> Tensor:
-    """Bicubic, antialiased resize of uint8 (3, H, W) to (3, height, width)."""
-    if pixels.shape[1:] == (height, width):
-        return pixels.clone()
-    target = (height, width)
-    return functional.interpolate(pixels[None], size=target, mode="bicubic", antialias=True)[0]
-
-
-def _whole_pixels(left: float, top: float, width: float, height: float) -> tuple[int, int, int, int]:
-    x, y = round(left), round(top)
-    return x, y, max(x + 1, round(left + width)), max(y + 1, round(top + height))
+def _stretched(views: NDArray[np.float32], scale: float, axis: int) -> NDArray[np.float32]:
+    side = views.shape[axis]
+    # The smallest view keeps a pixel: sizes are rounded down.
+    factor = max(scale, (1 + 1e-9) / side)
+    centres = np.maximum((np.arange(int(side * factor)) + 0.5) / factor - 0.5, 0)
+    before = np.minimum(centres.astype(np.int64), side - 1)
+    after = np.minimum(before + 1, side - 1)
+    shape = [1] * views.ndim
+    shape[axis] = -1
+    share = (centres - before).astype(np.float32).reshape(shape)
+    low, high = np.take(views, before, axis), np.take(views, after, axis)
+    return np.asarray(low + (high - low) * share, dtype=np.float32)

@@ -12,8 +12,8 @@ from PIL import Image
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
-from insclr.data.pixels import descriptor_views
 from insclr.data.skipped import Skipped
+from insclr.data.views import descriptor_views
 from insclr.describe.extract import as_opened, decoded_longest, describe_views, describe_with
 from insclr.describe.map_pooling import MapPooling, map_pooling
 from insclr.engine.opened import OpenedModel, open_model, open_pretrained

@@ -14,8 +14,8 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, list_images
-from insclr.data.pixels import Fit, Pixels, descriptor_views
 from insclr.data.skipped import Skipped
+from insclr.data.views import Fit, Pixels, descriptor_views
 from insclr.data.workers import default_workers
 from insclr.describe.map_pooling import MapPooling, Maps, map_pooling
 from insclr.engine.opened import OpenedModel, open_in_memory

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.images import ImageList
-from insclr.data.pixels import Pixels, descriptor_views
 from insclr.data.skipped import Skipped
+from insclr.data.views import Pixels, descriptor_views
 from insclr.data.workers import default_workers
 from insclr.describe.describer import ModelDescriber
 from insclr.describe.extract import describe_views

@@ -16,7 +16,7 @@ from onnxruntime.transformers import float16
 from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
-from insclr.data.pixels import fitted
+from insclr.data.views import fitted
 from insclr.engine.export import OPSET, drawn_images, export_whole
 from insclr.engine.graph import CannotExport
 from insclr.engine.protocol import Features

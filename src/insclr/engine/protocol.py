@@ -8,14 +8,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.data.pixels import at_scale
+from insclr.data.views import Images, at_scale
 
 EngineName = Literal["torch", "onnx", "openvino"]
 # What a network gives for an image: the backbone's map (B, C, h, w), pooled features (B, C), and the unit
 # descriptor (B, dim). "early" is the map that enters the late layers, from a graph of its own.
 Output = Literal["map", "pooled", "descriptor", "early"]
 Features = NDArray[np.float32]
-Images = NDArray[np.uint8] | NDArray[np.float32]  # (B, 3, H, W), 0..255
 
 
 class Engine(Protocol):
@@ -70,7 +69,7 @@ class GraphEngine(ABC):
         self, images: Images, wanted: Sequence[Output] = ("descriptor",), scale: float = 1.0
     ) -> list[Features]:
         """The wanted outputs for images (B, 3, H, W) in the range 0..255, all from one pass."""
-        pixels = at_scale(np.ascontiguousarray(images, dtype=np.float32), scale)
+        pixels = np.ascontiguousarray(at_scale(images, scale), dtype=np.float32)
         names = ["pooled" if name == "descriptor" else name for name in wanted]
         needed = [name for name in self._outputs if name in names]
         found: dict[str, Any] = dict(zip(needed, self._infer(pixels, needed), strict=True))

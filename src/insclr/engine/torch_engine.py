@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from insclr.data.views import at_scale
+from insclr.data.views import Images, at_scale
 from insclr.data.workers import usable_cores
-from insclr.engine.protocol import EngineName, Features, Images, Output
+from insclr.engine.protocol import EngineName, Features, Output
 from insclr.model.device import describing_autocast, describing_batch
 from insclr.model.network import DescriptorNetwork
 
@@ -39,7 +39,7 @@ class TorchEngine:
         network = self._network
         with self._turns, describing_autocast(network.device):
             network.eval()
-            pixels = at_scale(torch.from_numpy(np.ascontiguousarray(images)).to(network.device), scale)
+            pixels = torch.from_numpy(np.ascontiguousarray(at_scale(images, scale))).to(network.device)
             if "early" in wanted:
                 return [_array(network.backbone.early(pixels)) for _ in wanted]
             seen = network.backbone(pixels)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Ids
-from insclr.data.cells import one_line
 from insclr.data.labels import Labels
+from insclr.data.table import one_line
 from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.metrics import Ranks
 from insclr.evaluation.protocol import Score

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from insclr.data.cells import one_line
+from insclr.data.table import one_line
 from insclr.errors import UserError
 from insclr.feedback.feedback import read_feedback
 from insclr.store import Entry, Store, new_entry

@@ -7,8 +7,7 @@ from collections import defaultdict
 from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import escape
 
-from insclr.data.cells import safe_cell, text_of_cell
-from insclr.data.table import read_table
+from insclr.data.table import read_table, safe_cell, text_of_cell
 from insclr.errors import UserError
 from insclr.feedback.entries import add_images, check_name, name_thing, new_thing_id
 from insclr.feedback.feedback import read_feedback, replay

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from insclr.data.cells import safe_cell
+from insclr.data.table import safe_cell
 from insclr.errors import UserError
 from insclr.feedback.cluster import Cluster
 from insclr.files import whole_folder

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.data.cells import one_line
 from insclr.data.decode import Box
 from insclr.data.given import QueryPhoto, UnreadableQuery, is_single
 from insclr.data.images import ImageList, list_images
+from insclr.data.table import one_line
 from insclr.describe.describer import ModelDescriber, describer_of
 from insclr.errors import UserError
 from insclr.retrieval.copies import group_copies

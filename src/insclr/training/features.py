@@ -84,7 +84,7 @@ def pooled_features(
     network instead of torch; `floats` are the numbers that it computes in, None single precision.
     """
     ranks = ranks or Ranks()
-    settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 4"
+    settings = f"{plain_size} {augmented_size} {views} {seed} {maps} 5"
     if crop != DEFAULT_CROP:
         settings += f" {crop}"
     if augmentation != "paper":

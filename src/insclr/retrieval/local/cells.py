@@ -9,7 +9,7 @@ from PIL import Image
 
 from insclr.arrays import Boxes, Descriptors
 from insclr.data.decode import Box
-from insclr.data.pixels import descriptor_views
+from insclr.data.views import descriptor_views
 from insclr.describe.extract import images_at_once
 from insclr.describe.map_pooling import MapPooling, Maps, map_pooling
 from insclr.engine.opened import OpenedModel

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insclr.data.cells import one_line, safe_cell, text_of_cell
 from insclr.data.skipped import Skipped
+from insclr.data.table import one_line, safe_cell, text_of_cell
 
 
 @pytest.mark.parametrize("text", ["=1+2", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "'=1"])
