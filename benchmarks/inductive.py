@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from insclr.data.labels import Labels, read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 from insclr.data.labels import Labels, read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.ablate import interval
 from insclr.jobs.whiten import whiten_model

@@ -21,7 +21,7 @@ def test_lines_come_by_column_with_the_line_that_they_begin_on(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", 'no column "path" (it has: none). It needs path and name'),
+        (b"", 'no column "path" (it has: none). It needs the columns path, name'),
         (b"path,name,name\n", "is named twice"),
         (b"path,name\na.jpg\n", "line 2: 1 cells"),
         (b'path,name\na.jpg,cup\nb.jpg,"cup\n', "line 3: malformed CSV"),

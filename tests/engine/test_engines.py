@@ -12,7 +12,8 @@ from torch import Tensor
 
 from insclr.data.decode import decode
 from insclr.data.images import list_images
-from insclr.describe.extract import describe_images
+from insclr.describe.cells import image_cells
+from insclr.describe.pipeline import describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import open_engine, require_engine
@@ -25,7 +26,6 @@ from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
-from insclr.retrieval.local.cells import image_cells
 from insclr.store import Regions
 
 _GRAPHS = ("onnx", "openvino")

@@ -1,18 +1,18 @@
 """A small real describer for tests (colour histograms), and drawn pictures that it tells apart."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from insclr.arrays import Regions, no_regions
 from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.describe.pipeline import Described
 from insclr.files import content_hash
-from insclr.store import Regions
-from insclr.store.regions import no_regions
 
 
 class HistogramDescriber:
@@ -29,23 +29,33 @@ class HistogramDescriber:
         self._lock = threading.Lock()
 
     def files(
-        self, images: ImageList, skipped: Skipped, regions: list[Regions] | None = None
-    ) -> tuple[np.ndarray, list[str]]:
-        vectors = np.zeros((len(images), self.dim), dtype=np.float32)
-        hashes = [""] * len(images)
+        self,
+        images: ImageList,
+        skipped: Skipped,
+        *,
+        regions: bool = False,
+        known: Callable[[str], bool] = lambda _: False,
+    ) -> Described:
+        found = Described(
+            np.zeros((len(images), self.dim), dtype=np.float32),
+            [""] * len(images),
+            [no_regions(self.dim)] * len(images),
+        )
         for i, path in enumerate(images.paths):
-            self.described.append(path)
             try:
                 content = read_image_bytes(images.file(i))
+                found.hashes[i] = content_hash(content)
+                if known(found.hashes[i]):
+                    continue
+                self.described.append(path)
                 picture = decode(content)
-                vectors[i], hashes[i] = self._vector(picture), content_hash(content)
-                if regions is not None:
-                    regions.append(self._quarters(picture))
+                found.descriptors[i] = self._vector(picture)
+                if regions:
+                    found.regions[i] = self._quarters(picture)
             except BadImage as bad:
                 skipped.add(path, bad.reason)
-                if regions is not None:
-                    regions.append(no_regions(self.dim))
-        return vectors, hashes
+                found.reasons[i] = bad.reason
+        return found
 
     def images(
         self,

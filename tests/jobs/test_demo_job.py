@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from insclr.data.labels import read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs import demo
 from insclr.model.model_file import resolve_model

@@ -6,7 +6,7 @@ import torch
 
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import load_model, resolve_model

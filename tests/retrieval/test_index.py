@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from helpers.histogram_describer import HistogramDescriber, draw, draw_things
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
+from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.store import open_store
@@ -50,7 +53,7 @@ def test_new_changed_touched_and_moved_files(images: Path, tmp_path: Path) -> No
     _, report = index(images, tmp_path / "s", prune=True)
     assert report.pruned == 1
     store = open_store(tmp_path / "s")
-    fresh, _ = HistogramDescriber().files(list_images(images), report.skipped)
+    fresh = HistogramDescriber().files(list_images(images), report.skipped).descriptors
     rows = store.rows_by_path()
     assert set(rows) == set(list_images(images).paths)
     np.testing.assert_allclose(
@@ -67,7 +70,7 @@ def test_files_that_swap_their_content_swap_their_vectors(images: Path, tmp_path
     _, report = index(images, tmp_path / "s", batch=1)
     store = open_store(tmp_path / "s")
     rows = store.rows_by_path()
-    vectors, _ = HistogramDescriber().files(list_images(images), report.skipped)
+    vectors = HistogramDescriber().files(list_images(images), report.skipped).descriptors
     np.testing.assert_allclose(
         store.descriptors([rows[path].id for path in list_images(images).paths]), vectors, atol=1e-3
     )
@@ -104,9 +107,9 @@ class ReplacingDescriber(HistogramDescriber):
         super().__init__()
         self.file, self.thing = file, thing
 
-    def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
+    def files(self, *arguments: Any, **options: Any) -> Described:
         draw(self.file, self.thing, 0)
-        return super().files(*arguments)  # type: ignore[arg-type]
+        return super().files(*arguments, **options)
 
 
 def test_a_photo_replaced_while_it_is_indexed_gets_the_right_descriptor(images: Path, tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_new_bytes_of_the_old_size_and_time_are_found_by_verify(images: Path, tm
 def _descriptors_are_of_the_files(images: Path, store: Path) -> bool:
     listed, opened = list_images(images), open_store(store)
     rows = opened.rows_by_path()
-    expected, _ = HistogramDescriber().files(listed, Skipped())
+    expected = HistogramDescriber().files(listed, Skipped()).descriptors
     return np.allclose(opened.descriptors([rows[path].id for path in listed.paths]), expected, atol=1e-3)
 
 
@@ -195,9 +198,9 @@ def test_milvus_is_indexed_by_the_same_call(images: Path, milvus_uri: str) -> No
 class SlowEmbedder(HistogramDescriber):
     """Takes its time, so that a kill hits it in the middle of its work."""
 
-    def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
+    def files(self, *arguments: Any, **options: Any) -> Described:
         time.sleep(0.1)
-        return super().files(*arguments)  # type: ignore[arg-type]
+        return super().files(*arguments, **options)
 
 
 def _index_slowly(images: str, store: str) -> None:
@@ -288,3 +291,34 @@ def test_products60_killed_three_times_has_the_rows_of_an_unbroken_run(shared: P
         [expected[p].id for p in paths]
     )
     assert products.sum(1).min() > 0.999
+
+
+_opened: list[str] | None = None  # the files that this process opens, while a test counts them
+
+
+def _count_open(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open":
+        _opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_count_open)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_file_is_read_once(small_collection: Path, tmp_path: Path, verify: bool) -> None:
+    from insclr.describe.describer import ModelDescriber
+    from insclr.model.model_file import resolve_model
+
+    global _opened
+    name = "pretrained:efficientnet_lite0"
+    describer = ModelDescriber(name, resolve_model(name), workers=2)
+    images = list_images(small_collection).subset(range(20))
+    if verify:
+        index_images(describer, images, tmp_path / "s")
+    _opened = []
+    try:
+        index_images(describer, images, tmp_path / "s", verify=verify)
+        counts = [_opened.count(str(images.file(i))) for i in range(len(images))]
+    finally:
+        _opened = None
+    assert counts == [1] * len(images)

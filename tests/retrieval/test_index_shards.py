@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from helpers.histogram_describer import HistogramDescriber, draw, draw_things
 from insclr.data.images import ImageList, list_images
 from insclr.describe.descriptor_file import describe_to_file, read_descriptors
 from insclr.describe.descriptor_shards import describe_shard_to_file
+from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.retrieval.index_shards import index_shard
@@ -115,10 +117,10 @@ def test_shards_bring_a_store_up_to_date(images: Path, tmp_path: Path) -> None:
 
 
 class _Dies(HistogramDescriber):
-    def files(self, images: ImageList, *rest: object) -> tuple[np.ndarray, list[str]]:
+    def files(self, *arguments: Any, **options: Any) -> Described:
         if self.described:
             raise KeyboardInterrupt
-        return super().files(images, *rest)  # type: ignore[arg-type]
+        return super().files(*arguments, **options)
 
 
 @pytest.mark.parametrize("kind", ["local", "lite"])

@@ -9,7 +9,13 @@ from PIL import Image
 
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
-from insclr.describe.map_pooling import MapPooling, map_pooling
+from insclr.describe.map_features import (
+    MapPooling,
+    map_pooling,
+    map_regions,
+    most_different,
+    region_squares,
+)
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
@@ -17,7 +23,7 @@ from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, Recipe
 from insclr.retrieval.index import index_images
-from insclr.retrieval.regions import map_regions, most_different, region_squares, search_best_region
+from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.search import Search, search_set
 from insclr.store import (
     MAX_REGIONS,

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from insclr.describe.cells import Cells
 from insclr.errors import UserError
 from insclr.retrieval import search as search_module
 from insclr.retrieval.copies import group_copies
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.search import Search, search_set
 from insclr.store import IndexedImage, Store, StoreInfo, create_store

@@ -15,8 +15,8 @@ from helpers.called import call
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.describe.describer import ModelDescriber, describer_of
-from insclr.describe.extract import describe_with
+from insclr.describe.describer import ModelDescriber
+from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
@@ -24,6 +24,7 @@ from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.index import index_images
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import Search, search_files
+from insclr.retrieval.store_describer import describer_of
 from insclr.store import StoreInfo, open_store
 from insclr.web.server import open_served
 
@@ -151,12 +152,12 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     model = replace(model, recipe=model.recipe.with_(descriptor=settings))
     describer, engine = ModelDescriber(NAME, model, workers=0), TorchEngine(model.network)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
-        files = describe_with(engine, images, **settings.model_dump(), boxes=boxes, workers=0)
+        files = describe_files(engine, images, Request(settings), boxes=boxes, workers=0).descriptors
         longest = None if boxes[0] else describer.longest
         decoded = [decode(images.file(i), longest) for i in range(2)]
         np.testing.assert_allclose(describer.images(decoded, boxes), files, atol=1e-5)
         if boxes[0] is None:
-            np.testing.assert_allclose(describer.files(images, Skipped())[0], files, atol=1e-5)
+            np.testing.assert_allclose(describer.files(images, Skipped()).descriptors, files, atol=1e-5)
 
 
 def _answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
@@ -180,7 +181,7 @@ def test_a_store_is_calibrated_from_a_column_or_from_answers(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n", "columns one, other and same"),
+        ("a,b\n1,2\n", "columns one, other, same"),
         ("one,other,same\ncaf\udce9.png,thing3-1.png,yes\n", "UTF-8"),
         ('one,other,same\n"thing3-0.png', "line 2: malformed CSV"),
         ("one,other,same\nthing3-0.png,thing3-1.png,perhaps\n", "line 2: same must be yes or no"),

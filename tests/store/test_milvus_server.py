@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 from helpers.histogram_describer import HistogramDescriber
 from helpers.milvus_servers import RealServer
 from insclr.data.images import list_images
+from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.store import (
@@ -254,13 +256,13 @@ class _KillsAt(HistogramDescriber):
         super().__init__()
         self._server, self._back_after, self._batches = server, back_after, 0
 
-    def files(self, *arguments: object) -> tuple[np.ndarray, list[str]]:
+    def files(self, *arguments: Any, **options: Any) -> Described:
         self._batches += 1
         if self._batches == 3:
             self._server.kill()
             if self._back_after is not None:
                 threading.Timer(self._back_after, self._server.start).start()
-        return super().files(*arguments)  # type: ignore[arg-type]
+        return super().files(*arguments, **options)
 
 
 @pytest.mark.slow

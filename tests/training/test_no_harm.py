@@ -7,7 +7,7 @@ import pytest
 
 from helpers.trap_collections import TRAPS, write
 from insclr.data.labels import Labels, read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model

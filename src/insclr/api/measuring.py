@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from insclr.api.models import AnyModel, Describing, load, require
 from insclr.data.labels import read_labels
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.errors import UserError
 from insclr.progress import working
 from insclr.retrieval.local.extractor import SIFT, Extractor, open_extractor

@@ -12,7 +12,7 @@ from insclr.data.given import Images, Picture, as_list, in_memory
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.extract import descriptor_settings
+from insclr.describe.pipeline import descriptor_settings
 from insclr.engine.choose import require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.model.stored import find_model_file, with_weights
@@ -130,7 +130,7 @@ def embed(
     if pictures is not None:
         return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
     assert listed is not None
-    vectors, _ = describer.files(listed, skipped)
+    vectors = describer.files(listed, skipped).descriptors
     readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
     paths = tuple(listed.paths[i] for i in readable)
     return Embedded(paths, vectors[readable], tuple(skipped), listed.not_read)

@@ -8,12 +8,13 @@ from insclr.api.models import AnyModel, load, require
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
 from insclr.data.table import read_table, text_of_cell
-from insclr.describe.describer import ModelDescriber, describer_of
+from insclr.describe.describer import ModelDescriber
 from insclr.errors import UserError
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
 from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.search import Match, Search, search_photos
+from insclr.retrieval.store_describer import describer_of
 from insclr.shards import Shard, shard_of
 from insclr.store import open_store
 

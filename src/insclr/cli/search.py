@@ -131,8 +131,9 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
     there = "://" in store or Path(store).exists()
     if not there and not model:
         raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
-    from insclr.describe.describer import ModelDescriber, describer_of
+    from insclr.describe.describer import ModelDescriber
     from insclr.engine.opened import open_model
+    from insclr.retrieval.store_describer import describer_of
     from insclr.retrieval.watch import Watcher
     from insclr.store import open_store
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.describe.extract import as_opened, describe_images
+from insclr.describe.pipeline import as_opened, describe_images
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.files import open_file, whole_file

@@ -31,6 +31,7 @@ class OpenedModel:
     recipe: Recipe
     fingerprint: str
     source: str
+    trunk: str  # the digest of everything before the last layer
     load: "Callable[[], Model]" = field(repr=False, compare=False)
     notes: Mapping[str, str] = field(default_factory=dict)
     head: Head = field(default_factory=Head, repr=False, compare=False)  # the last layer, for parts of maps
@@ -103,7 +104,7 @@ def open_model(
     made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
     gem_p = _gem_p(recipe, stored.weights)
     name = str(file.absolute())
-    return OpenedModel(made, recipe, stored.fingerprint, name, load, stored.notes, head, gem_p)
+    return OpenedModel(made, recipe, stored.fingerprint, name, source.digest, load, stored.notes, head, gem_p)
 
 
 def open_in_memory(
@@ -133,6 +134,7 @@ def open_in_memory(
         recipe,
         model.fingerprint,
         model.source,
+        source.digest,
         lambda: model,
         model.notes,
         head,
@@ -164,7 +166,7 @@ def open_pretrained(
 
     source = GraphSource(kept.about["digest"], lambda: load().network)
     made = _open(source, Head(), recipe.descriptor, engine, device, streams, expected)
-    return OpenedModel(made, recipe, fingerprint, name, load, gem_p=recipe.network.gem_p)
+    return OpenedModel(made, recipe, fingerprint, name, source.digest, load, gem_p=recipe.network.gem_p)
 
 
 def _open(

@@ -9,13 +9,13 @@ import numpy as np
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.labels import Labels
+from insclr.describe.cells import Cells
 from insclr.evaluation.evaluate import queries_with_positives
 from insclr.evaluation.metrics import mean_precision
 from insclr.evaluation.results import SHOWN, LabelResult
 from insclr.progress import progress_bar
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import Aggregated, InvertedFile
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.extractor import SIFT, Extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.verification import (

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from insclr.arrays import no_regions
 from insclr.data.decode import decode
 from insclr.data.labels import Labels
-from insclr.describe.extract import as_opened, describe_images
+from insclr.describe.cells import SCALES, Cells, image_cells
+from insclr.describe.map_features import map_pooling
+from insclr.describe.pipeline import Request, as_opened, describe_files
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
@@ -39,7 +42,6 @@ from insclr.evaluation.split import SplitDescriptors
 from insclr.progress import progress_bar, working
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import SCALES, Cells, image_cells
 from insclr.retrieval.local.extractor import SIFT, Extractor
 from insclr.retrieval.local.keep_asmk import SAMPLE
 from insclr.retrieval.local.verification import image_features
@@ -47,7 +49,6 @@ from insclr.retrieval.rerank import Reranker
 from insclr.retrieval.reranker_names import verifier_name
 from insclr.shards import Shard
 from insclr.store import Regions
-from insclr.store.regions import no_regions
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
@@ -173,8 +174,8 @@ def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:
     """The regions of the index rows; the others have none."""
     index = labels.role_ids("index")
     settings = model.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
-    found: list[Regions] = []
-    describe_images(model, labels.images.subset(index.tolist()), settings, regions=found)
+    request = Request(settings, pooling=map_pooling(model))
+    found = describe_files(model.engine_for(settings), labels.images.subset(index.tolist()), request).regions
     regions = [no_regions(model.engine.dim)] * len(labels)
     for row, one in zip(index.tolist(), found, strict=True):
         regions[row] = one

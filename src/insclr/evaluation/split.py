@@ -10,7 +10,7 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
-from insclr.describe.extract import describe_images
+from insclr.describe.pipeline import describe_images
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing
 from insclr.files import whole_file

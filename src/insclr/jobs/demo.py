@@ -10,11 +10,11 @@ from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.view_features import FeatureDescriber, only_last_layer
+from insclr.describe.feature_cache import only_last_layer
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train
-from insclr.model.model_file import Model, resolve_model
+from insclr.model.model_file import resolve_model
 from insclr.report.run_report import write_report
 from insclr.retrieval.index import index_images
 from insclr.run_folder import note_measured
@@ -59,24 +59,19 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     store = folder / "store"
     # Where only the last layer learned, the networks before and after have the same features: made once, and kept.
     features = folder / "features" if only_last_layer(model.recipe) else None
-    stage(index_images(_describer(str(run), model, features), labels.images, store).summary())
+    stage(index_images(ModelDescriber(str(run), model, features=features), labels.images, store).summary())
     stage("measuring before and after")
     settings = model.recipe.descriptor
     name = f"pretrained:{model.recipe.network.backbone}"
     pretrained = resolve_model(name)
     pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=settings))
-    descriptors, _ = _describer(name, pretrained, features).files(labels.images, Skipped())
-    before = evaluate_labels(descriptors, labels)
+    described = ModelDescriber(name, pretrained, features=features).files(labels.images, Skipped())
+    before = evaluate_labels(described.descriptors, labels)
     after = evaluate_labels(_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)
     note_measured(run, map={"before": before.map, "after": after.map, "views": views})
     write_report(run)
     return Demo(before, after, folder)
-
-
-def _describer(name: str, model: Model, features: Path | None) -> ModelDescriber:
-    """Describes pictures, and keeps their features in this folder where one is given."""
-    return ModelDescriber(name, model) if features is None else FeatureDescriber(name, model, features)
 
 
 def _stored(store: Path, images: ImageList) -> Descriptors:

@@ -7,7 +7,7 @@ from pathlib import Path
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.view_features import FeatureDescriber, only_last_layer
+from insclr.describe.feature_cache import only_last_layer
 from insclr.engine.choose import require_engine
 from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
@@ -83,11 +83,8 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
         name, cache = str(out / "run"), _features(old)
         size = old.info.size
         # Where only the last layer learned, the next model will need no photo again.
-        describer = (
-            FeatureDescriber(name, model, cache, size=size)
-            if only_last_layer(model.recipe)
-            else ModelDescriber(name, model, size=size)
-        )
+        features = cache if only_last_layer(model.recipe) else None
+        describer = ModelDescriber(name, model, size=size, features=features)
         extractor, asmk = _kept_parts(old)
         report = index_images(
             describer,

@@ -9,7 +9,7 @@ from torch import nn
 from insclr.data.images import ImageList
 from insclr.data.labels import match_instances, read_labels
 from insclr.data.skipped import Skipped
-from insclr.describe.extract import describe_with
+from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
 from insclr.model.refined import compose
@@ -32,7 +32,7 @@ def whiten_model(
     """
     settings, skipped = model.recipe.descriptor, Skipped()
     engine = open_in_memory(model, device=str(model.network.device)).engine
-    found = describe_with(engine, images, **settings.model_dump(), skipped=skipped, output="pooled")
+    found = describe_files(engine, images, Request(settings, "pooled"), skipped=skipped).descriptors
     pooled = torch.from_numpy(found)
     network = copy.deepcopy(model.network).cpu()  # what is left is small; the caller's model stays as it is
     readable = [i for i, path in enumerate(images.paths) if path not in skipped]

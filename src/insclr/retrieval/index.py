@@ -7,15 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from insclr.arrays import Descriptors
-from insclr.data.decode import BadImage, read_image_bytes
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.describe.describer import CellDescriber, Describer
-from insclr.files import content_hash, is_there
+from insclr.files import is_there
 from insclr.progress import progress_bar, working
 from insclr.retrieval.local.extractor import (
     Extractor,
@@ -185,38 +182,38 @@ class _Run:
         self.rows_by_hash = {row.image.hash: row.id for row in self.known.values()}
 
     def bring_up_to_date(self, part: range) -> None:
-        """Write what is new about these images, one transaction a kind of change."""
-        update: list[IndexedImage] = []
-        copies: list[IndexedImage] = []
-        new: dict[int, IndexedImage] = {}
-        for i, image in self._seen(part):
-            row = self.known.get(image.path)
-            if row is not None and row.image.hash == image.hash and self._complete(row.id):
-                if row.image == image:
-                    self.report.unchanged += 1
-                else:
-                    update.append(image)
-            elif image.hash in self.rows_by_hash and self._complete(self.rows_by_hash[image.hash]):
-                copies.append(image)
+        """Write what is new about these images. A file that has no row of its size and time is read once."""
+        same: list[IndexedImage] = []  # this store has a descriptor of their content
+        taken: list[IndexedImage] = []  # another store has one
+        to_read: dict[int, IndexedImage] = {}
+        for i, image in self._list_present(part):
+            if self._has_content(image.hash):
+                same.append(image)
+            elif image.path in self.described and self.described[image.path].row.image.hash == image.hash:
+                taken.append(image)
             else:
-                new[i] = image
-        if update:
-            self.store.update(update)
-            self.report.updated += len(update)
-        if copies:
-            rows = [self.rows_by_hash[one.hash] for one in copies]
-            regions = self.store.regions(rows) if self.regions else None
-            self._upsert(copies, self.store.descriptors(rows), regions)
-        there = {i: one for i, one in new.items() if self._is_described(one)}
-        if there:
-            self._take(there)
-        if len(new) > len(there):
-            self._describe({i: one for i, one in new.items() if i not in there})
+                to_read[i] = image
+        found = self.describer.files(
+            self.images.subset(to_read), self.report.skipped, regions=self.regions, known=self._has_content
+        )
+        # The hash is that of the bytes described: where the file changed after `stat`, the next run reads it again.
+        read = [
+            replace(one, hash=content) for one, content in zip(to_read.values(), found.hashes, strict=True)
+        ]
+        # Before any row changes whose descriptor they share.
+        self._keep_descriptors([*same, *(one for one in read if self._has_content(one.hash))])
+        self._take(taken)
+        new = [row for row in range(len(read)) if found.descriptors[row].any()]
+        regions = [found.regions[row] for row in new] if self.regions else None
+        self._upsert([read[row] for row in new], found.descriptors[new], regions)
+        # What was read is no image: the old row would show what is no longer in the file.
+        self._drop_stale([read[row].path for row in found.reasons if read[row].hash])
 
-    def _is_described(self, image: IndexedImage) -> bool:
-        return image.path in self.described and self.described[image.path].row.image.hash == image.hash
+    def _has_content(self, content: str) -> bool:
+        """Whether a complete row has this content, under whatever name."""
+        return content in self.rows_by_hash and self._is_complete(self.rows_by_hash[content])
 
-    def _complete(self, row: int) -> bool:
+    def _is_complete(self, row: int) -> bool:
         """Whether a row has all that is asked of one."""
         return not self.regions or row in self.have_regions
 
@@ -229,26 +226,22 @@ class _Run:
         self.report.pruned += len(gone) if prune else 0
         self.report.vanished += 0 if prune else len(gone)
 
-    def _seen(self, part: range) -> Iterator[tuple[int, IndexedImage]]:
-        """The images of the batch that are there, with their content's hash (taken from the row if untouched)."""
+    def _list_present(self, part: range) -> Iterator[tuple[int, IndexedImage]]:
+        """The images of the batch that are there; with a hash where a row of the same size and time has one."""
         for i in part:
-            path, file = self.paths[i], self.images.file(i)
+            path = self.paths[i]
             try:
-                # Looked at before the content is read: a change in between shows up as a change next time.
-                state = on_disk(file).stat()
-                row = self.known.get(path)
-                content = self._known_hash(path, state) or content_hash(read_image_bytes(file))
+                # Before the content is read: a change in between shows up as a change next time.
+                state = on_disk(self.images.file(i)).stat()
             except OSError as error:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
-            except BadImage as bad:
-                self.report.skipped.add(self.images.paths[i], bad.reason)
-                continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
-            if not columns and row is not None:
-                # A folder has no columns to give: it says nothing about those that a table gave before.
-                columns = dict(row.image.columns)
-            yield i, IndexedImage(path, content, state.st_size, state.st_mtime_ns, columns)
+            if not columns and path in self.known:
+                # A folder has no columns: those that a table gave before stay.
+                columns = dict(self.known[path].image.columns)
+            known_hash = self._known_hash(path, state)
+            yield i, IndexedImage(path, known_hash, state.st_size, state.st_mtime_ns, columns)
 
     def _known_hash(self, path: str, state: os.stat_result) -> str:
         """The hash of a file's content as a row has it that is not older than the file; else an empty text."""
@@ -256,31 +249,40 @@ class _Run:
         known = (row.image for row in rows if row is not None and not self.verify)
         return next((one.hash for one in known if unchanged(one, state)), "")
 
-    def _take(self, images: dict[int, IndexedImage]) -> None:
+    def _keep_descriptors(self, images: Sequence[IndexedImage]) -> None:
+        """Write rows whose content has a descriptor here: their own, or that of a moved or copied file."""
+        update, copies = [], []
+        for image in images:
+            row = self.known.get(image.path)
+            if row is None or row.image.hash != image.hash or not self._is_complete(row.id):
+                copies.append(image)
+            elif row.image != image:
+                update.append(image)
+            else:
+                self.report.unchanged += 1
+        if update:
+            self.store.update(update)
+            self.report.updated += len(update)
+        if copies:
+            rows = [self.rows_by_hash[one.hash] for one in copies]
+            self._upsert(
+                copies, self.store.descriptors(rows), self.store.regions(rows) if self.regions else None
+            )
+
+    def _take(self, images: Sequence[IndexedImage]) -> None:
         """Write rows that are described elsewhere; a batch lies in one store, or at the end of a share in two."""
-        found = [(self.described[one.path], one) for one in images.values()]
+        found = [(self.described[one.path], one) for one in images]
         for _, group in itertools.groupby(found, key=lambda pair: id(pair[0].store)):
             rows = list(group)
             store, ids = rows[0][0].store, [one.row.id for one, _ in rows]
             regions = store.regions(ids) if self.regions else None
             self._upsert([image for _, image in rows], store.descriptors(ids), regions)
 
-    def _describe(self, images: dict[int, IndexedImage]) -> None:
-        wanted: list[Regions] | None = [] if self.regions else None
-        descriptors, hashes = self.describer.files(self.images.subset(images), self.report.skipped, wanted)
-        readable = np.linalg.norm(descriptors, axis=1) > 0.5  # unreadable files have zero rows
-        # A file may have changed since it was looked at: the row says of which content its descriptor is, and its
-        # older time makes the next run look again.
-        seen = [replace(one, hash=found) for one, found in zip(images.values(), hashes, strict=True)]
-        kept = np.flatnonzero(readable).tolist()
-        regions = None if wanted is None else [wanted[i] for i in kept]
-        self._upsert([seen[i] for i in kept], descriptors[readable], regions)
-        # What is there now is no image: the old row would show what is no longer in the file.
-        stale = [one.path for one, can in zip(images.values(), readable, strict=True) if not can]
-        stale = [path for path in stale if path in self.known]
+    def _drop_stale(self, paths: Sequence[str]) -> None:
+        stale = [path for path in paths if path in self.known]
         if stale:
             self.store.delete(stale)
-            self._forget_old_content(stale)
+            self._drop_content(stale)
             self.report.pruned += len(stale)
 
     def _upsert(
@@ -292,9 +294,9 @@ class _Run:
             self.report.regions += sum(known)
             self.report.changed += len(known) - sum(known)
             self.report.added += len(images) - len(known)
-            self._forget_old_content([one.path for one in images])
+            self._drop_content([one.path for one in images])
 
-    def _forget_old_content(self, paths: Sequence[str]) -> None:
+    def _drop_content(self, paths: Sequence[str]) -> None:
         """The rows of these paths no longer hold the descriptor of the content they had."""
         for row in (self.known[path] for path in paths if path in self.known):
             if self.rows_by_hash.get(row.image.hash) == row.id:

@@ -12,10 +12,10 @@ from insclr.data.decode import Box
 from insclr.data.given import QueryPhoto, UnreadableQuery, is_single
 from insclr.data.images import ImageList, list_images
 from insclr.data.table import one_line
-from insclr.describe.describer import ModelDescriber, describer_of
+from insclr.describe.cells import Cells
+from insclr.describe.describer import ModelDescriber
 from insclr.errors import UserError
 from insclr.retrieval.copies import group_copies
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.keep_asmk import AsmkSearch
 from insclr.retrieval.local.query import details_of
 from insclr.retrieval.local.ranking import (
@@ -29,6 +29,7 @@ from insclr.retrieval.local.ranking import (
 from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.reranker_names import require_known, verifier_name
 from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
+from insclr.retrieval.store_describer import describer_of
 from insclr.store import Condition, Store, open_store, parse_where
 
 MAX_TOP = 1000

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from insclr.arrays import MAX_REGIONS, Regions
 from insclr.store.journal import Entry, new_entry
 from insclr.store.local import LocalStore
 from insclr.store.rows import (
-    MAX_REGIONS,
     IndexedImage,
     NearestRegions,
     Neighbours,
-    Regions,
     Row,
     Store,
     StoreInfo,

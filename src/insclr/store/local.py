@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.arrays import Descriptors, Ids
+from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.errors import UserError
 from insclr.files import sync_folder
 from insclr.lock import only_writer
@@ -21,12 +21,11 @@ from insclr.store.database import connect, damaged, explained
 from insclr.store.journal import Entry, parse_entry
 from insclr.store.nearest import NearestRows
 from insclr.store.regions import SCHEMA as REGIONS_SCHEMA
-from insclr.store.regions import RegionRows, no_regions, read_regions, write_regions
+from insclr.store.regions import RegionRows, read_regions, write_regions
 from insclr.store.rows import (
     IndexedImage,
     NearestRegions,
     Neighbours,
-    Regions,
     Row,
     StoreInfo,
     check_descriptors,

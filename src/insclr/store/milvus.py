@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Ids
+from insclr.arrays import Descriptors, Ids, Regions
 from insclr.errors import UserError
 from insclr.store.journal import Entry, parse_entry
 from insclr.store.milvus_filter import contains_text, to_expression
@@ -22,7 +22,6 @@ from insclr.store.rows import (
     IndexedImage,
     NearestRegions,
     Neighbours,
-    Regions,
     Row,
     StoreInfo,
     check_descriptors,

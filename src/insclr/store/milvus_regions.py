@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.arrays import Descriptors, Ids
+from insclr.arrays import MAX_REGIONS, Descriptors, Ids, Regions, no_regions
 from insclr.store.milvus_server import Fields, MilvusServer
-from insclr.store.regions import no_regions
-from insclr.store.rows import MAX_REGIONS, NearestRegions, Regions
+from insclr.store.rows import NearestRegions
 
 _COPIED = ("path", "columns", "numbers")  # of the row, so that filters work on regions too
 _PATH_BYTES = 4096

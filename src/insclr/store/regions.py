@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.arrays import Boxes, Descriptors, Ids
+from insclr.arrays import Boxes, Descriptors, Ids, Regions
 from insclr.store.nearest import NearestRows, Part
-from insclr.store.rows import NearestRegions, Regions, check_descriptors
+from insclr.store.rows import NearestRegions, check_descriptors
 from insclr.store.segment import in_memory
 
 # The triggers see to it that nobody who writes rows has to know of regions: those of a row go with it, and those of a
@@ -48,11 +48,6 @@ def read_regions(boxes: bytes, vectors: bytes, dim: int) -> Regions:
         np.frombuffer(boxes, dtype="<f4").reshape(-1, 4),
         np.frombuffer(vectors, dtype="<f2").reshape(-1, dim).astype(np.float32),
     )
-
-
-def no_regions(dim: int) -> Regions:
-    """The regions of a row that has none."""
-    return Regions(np.zeros((0, 4), np.float32), np.zeros((0, dim), np.float32))
 
 
 class RegionRows:

@@ -9,12 +9,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from insclr.arrays import Boxes, Descriptors, Ids, Scores
+from insclr.arrays import Boxes, Descriptors, Ids, Regions, Scores
 from insclr.errors import UserError
 from insclr.store.journal import Entry
 from insclr.store.where import Condition
-
-MAX_REGIONS = 7  # of one image: with its own descriptor eight vectors
 
 
 class StoreUnavailable(UserError):
@@ -87,13 +85,6 @@ class Neighbours(NamedTuple):
 
     ids: Ids  # (queries, top)
     similarities: Scores  # (queries, top) cosine
-
-
-class Regions(NamedTuple):
-    """Parts of one image with a descriptor each."""
-
-    boxes: Boxes  # (regions, 4) left, top, right, bottom, as fractions of the image
-    descriptors: Descriptors  # (regions, dim) unit rows
 
 
 class NearestRegions(NamedTuple):

@@ -9,6 +9,7 @@ from PIL import Image
 
 from helpers.blots import placed, textured
 from insclr.data.images import list_images
+from insclr.describe.cells import MAX_CELLS, Cells, image_cells
 from insclr.describe.describer import ModelDescriber
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
@@ -16,7 +17,6 @@ from insclr.files import content_hash
 from insclr.model.model_file import Model, resolve_model
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import MAX_CELLS, Cells, image_cells
 from insclr.retrieval.local.keep_asmk import AsmkSearch, CellsOf, keep_asmk
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.retrieval.local.ranking import QueryDetails

@@ -8,10 +8,10 @@ from PIL import Image
 
 from helpers.blots import textured
 from insclr.data.images import list_images
+from insclr.describe.cells import Cells
 from insclr.describe.describer import ModelDescriber
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.dsm import match_cells
 from insclr.retrieval.search import Search, search_files
 

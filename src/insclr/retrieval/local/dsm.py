@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Ids
 from insclr.data.decode import BadImage, Box, decode
-from insclr.retrieval.local.cells import Cells
+from insclr.describe.cells import Cells
 from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.keep import image_contents
 from insclr.retrieval.local.keep_asmk import CellsOf

@@ -10,10 +10,10 @@ from PIL import Image
 
 from insclr.arrays import Ids, Scores
 from insclr.data.decode import BadImage, decode
+from insclr.describe.cells import Cells
 from insclr.errors import UserError
 from insclr.progress import progress_bar
 from insclr.retrieval.local.asmk import QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.keep import image_contents
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Row, Store

@@ -7,6 +7,7 @@ from PIL import Image
 
 from insclr.data.decode import Box
 from insclr.describe.describer import ModelDescriber
+from insclr.retrieval.local import dsm
 from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.features import LONGEST
 from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
@@ -44,7 +45,7 @@ def details_of(
         found = replace(found, parts=parts)
     elif verifier == "dsm":
         large = at_least(describer.cells_longest)
-        cells = zip(describer.map_cells(large, boxes), large, strict=True)
+        cells = zip(describer.cells(large, boxes, dsm.SCALES, dsm.MAX_CELLS), large, strict=True)
         map_cells = [(one, outline_of(image, box)) for one, image in cells]
         found = replace(found, map_cells=map_cells, describer=describer)
     return found

@@ -3,16 +3,16 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
-from PIL import Image
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.data.decode import Box
+from insclr.describe.cells import Cells
+from insclr.describe.describer import CellDescriber
 from insclr.errors import UserError
 from insclr.retrieval.local import dsm
-from insclr.retrieval.local.cells import Cells
 from insclr.retrieval.local.dsm import verify_cells
 from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
@@ -52,19 +52,6 @@ class Results:
         return geometry.inliers if geometry else 0
 
 
-class MapDescriber(Protocol):
-    """What describes the cells of found images."""
-
-    @property
-    def cells_longest(self) -> int:
-        """The longest side at which an image is to be decoded."""
-
-    def map_cells(
-        self, images: Sequence[Image.Image], boxes: Sequence[Box | None] | None = None
-    ) -> list[Cells]:
-        """The strongest cells of one map."""
-
-
 @dataclass(frozen=True)
 class QueryDetails:
     """What a query brings besides its descriptor, where the ranking or the verifier needs it."""
@@ -72,7 +59,7 @@ class QueryDetails:
     parts: Sequence[QueryParts] = ()  # for geometric
     cells: Sequence[Cells] = ()  # for asmk
     map_cells: Sequence[tuple[Cells, Box | None]] = ()  # for dsm, and the part of the query that they are of
-    describer: MapDescriber | None = None  # for dsm: describes the found images
+    describer: CellDescriber | None = None  # for dsm: describes the found images
 
 
 NO_DETAILS = QueryDetails()
@@ -110,7 +97,7 @@ def _dsm(store: Store, found: Results, query: QueryDetails) -> Results:
         raise UserError("--rerank dsm describes the photos found anew: use it on the command line")
     judged = verify_cells(
         store,
-        query.describer.map_cells,
+        partial(query.describer.cells, scales=dsm.SCALES, most=dsm.MAX_CELLS),
         query.describer.cells_longest,
         query.map_cells,
         found.ids[: dsm.VERIFIED],

@@ -1,4 +1,7 @@
-"""From maps of any engine to descriptors of their parts, with numpy: pooling as the network pools, then its head."""
+"""Descriptors of parts of an image, from the map of any engine: pooled as the network pools, then its last layer.
+
+With numpy: a search from the shell does not load torch.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.arrays import Descriptors
+from insclr.arrays import MAX_REGIONS, Descriptors, Ids, Regions, no_regions
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 
@@ -15,6 +18,9 @@ Maps = NDArray[np.float32]  # (batch, channels, height, width)
 Square = tuple[int, int, int]  # top, left, side, in cells of the map
 
 _SMALLEST = 1e-6
+# Side of a square region, of the map's shorter side: for things at 15 to 40 % of a photo's side.
+_SIDES = (0.2, 0.28, 0.36)
+_LEAST_CELLS = 2
 
 
 @dataclass(frozen=True)
@@ -78,3 +84,55 @@ def map_pooling(model: OpenedModel) -> MapPooling:
     return MapPooling(
         powers.get(network.pooling, model.gem_p), network.normalise_pooled or not network.dim, model.head
     )
+
+
+def map_regions(maps: Maps, pooling: MapPooling) -> list[Regions]:
+    """The MAX_REGIONS regions of every map (batch, channels, height, width) that differ most from each other.
+
+    Squares of some sides are pooled and described like the whole; of those that say the same one is kept.
+    """
+    height, width = maps.shape[-2:]
+    squares = region_squares(height, width)
+    if not squares:
+        dim = pooling.describe(maps[:1, :, 0, 0]).shape[-1]
+        return [no_regions(dim)] * len(maps)
+    described = pooling.squares(maps, squares)  # (batch, squares, dim)
+    whole = pooling.whole(maps)  # (batch, dim)
+    chosen = most_different(whole, described, min(MAX_REGIONS, len(squares)))
+    corners = np.array([(left, top, left + side, top + side) for top, left, side in squares], np.float32)
+    boxes = corners / np.array([width, height, width, height], np.float32)
+    return [
+        Regions(boxes[places], vectors[places]) for places, vectors in zip(chosen, described, strict=True)
+    ]
+
+
+def region_squares(height: int, width: int) -> list[Square]:
+    """Squares of some sides, half a side apart, within the map; the whole map is no region."""
+    shorter = min(height, width)
+    sides = sorted({max(_LEAST_CELLS, round(share * shorter)) for share in _SIDES})
+    return [
+        (top, left, side)
+        for side in sides
+        if side <= shorter and side * side < height * width
+        for top in _starts(height, side)
+        for left in _starts(width, side)
+    ]
+
+
+def _starts(length: int, side: int) -> list[int]:
+    """Where squares begin along a side of the map: the last one ends with it."""
+    return sorted({*range(0, length - side + 1, side // 2), length - side})
+
+
+def most_different(whole: Descriptors, regions: Descriptors, count: int) -> Ids:
+    """Places (batch, count) of regions, each the one farthest from the whole and from those before it.
+
+    `whole` (batch, dim) and `regions` (batch, squares, dim) are unit rows.
+    """
+    near = np.einsum("bd,bsd->bs", whole, regions)
+    batch, chosen = np.arange(len(regions)), []
+    for _ in range(count):
+        farthest = near.argmin(1)
+        chosen.append(farthest)
+        near = np.maximum(near, np.einsum("bd,bsd->bs", regions[batch, farthest], regions))
+    return np.stack(chosen, 1)

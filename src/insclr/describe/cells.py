@@ -10,8 +10,8 @@ from PIL import Image
 from insclr.arrays import Boxes, Descriptors
 from insclr.data.decode import Box
 from insclr.data.views import descriptor_views
-from insclr.describe.extract import images_at_once
-from insclr.describe.map_pooling import MapPooling, Maps, map_pooling
+from insclr.describe.map_features import MapPooling, Maps, map_pooling
+from insclr.describe.pipeline import images_at_once
 from insclr.engine.opened import OpenedModel
 
 SCALES = (1.0, 2.0)  # multiples of the size at which the network describes whole images
@@ -51,7 +51,7 @@ def image_cells(
         step = images_at_once(views[0].shape[1:]) if alike else 1
         for start in range(0, len(views), step):
             (maps,) = engine.run(np.stack(views[start : start + step]), ("map",))
-            for i, one in enumerate(_described(maps, pooling), start):
+            for i, one in enumerate(_describe_cells(maps, pooling), start):
                 found[i].append(one)
     return [_strongest(one, most) for one in found]
 
@@ -62,7 +62,7 @@ class _Scale(NamedTuple):
     boxes: Boxes  # (cells, 4)
 
 
-def _described(maps: Maps, pooling: MapPooling) -> list[_Scale]:
+def _describe_cells(maps: Maps, pooling: MapPooling) -> list[_Scale]:
     """The cells of every map, each described with its neighbours."""
     height, width = maps.shape[-2:]
     strengths = np.linalg.norm(maps, axis=1).reshape(len(maps), -1)  # (batch, cells): the attention of HOW

@@ -12,7 +12,8 @@ from torch.nn import functional
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, fitted
-from insclr.describe.extract import describe_with, descriptor_settings
+from insclr.describe.pipeline import Request, describe_files, descriptor_settings
+from insclr.engine.protocol import Output
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork, create_network
@@ -25,8 +26,17 @@ def network() -> DescriptorNetwork:
     return create_network(NetworkRecipe(dim=16))
 
 
-def _described(network: DescriptorNetwork, *arguments: Any, **options: Any) -> torch.Tensor:
-    return torch.from_numpy(describe_with(TorchEngine(network), *arguments, **options))
+def _described(
+    network: DescriptorNetwork,
+    images: ImageList,
+    size: int,
+    fit: Fit,
+    output: Output = "descriptor",
+    **options: Any,
+) -> torch.Tensor:
+    scales = options.pop("scales", (1.0,))
+    request = Request(DescriptorRecipe(size=size, fit=fit, scales=scales), output)
+    return torch.from_numpy(describe_files(TorchEngine(network), images, request, **options).descriptors)
 
 
 def _pixels(image: Image.Image) -> torch.Tensor:

@@ -8,9 +8,8 @@ import pytest
 from helpers.histogram_describer import draw_things
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.describe import view_features
+from insclr.describe import pipeline
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.view_features import FeatureDescriber
 from insclr.model.model_file import resolve_model
 from insclr.recipe import load_recipe
 
@@ -25,20 +24,21 @@ def test_kept_features_give_the_same_descriptors_without_the_images(
     model = type(model)(
         model.network, model.recipe.with_(descriptor=load_recipe("fast").descriptor), model.fingerprint
     )
-    expected, hashes = ModelDescriber("m", model, 0).files(images, Skipped())
+    expected = ModelDescriber("m", model, 0).files(images, Skipped())
     skipped = Skipped()
-    found, own = FeatureDescriber("m", model, tmp_path / "cache").files(images, skipped)
-    np.testing.assert_allclose(found, expected, atol=2e-3)
-    assert own[:4] == hashes[:4]
+    kept = ModelDescriber("m", model, features=tmp_path / "cache").files(images, skipped)
+    found = kept.descriptors
+    np.testing.assert_allclose(found, expected.descriptors, atol=2e-3)
+    assert kept.hashes == expected.hashes
     assert not found[4].any()
     assert [path for path, _ in skipped] == ["broken.png"]
 
     def decoded_again(*_: object) -> None:
         raise AssertionError("an image was decoded again")
 
-    monkeypatch.setattr(view_features, "decode", decoded_again)
+    monkeypatch.setattr(pipeline, "decode", decoded_again)
     whole = list_images(tmp_path / "photos").subset(
         [i for i in range(5) if "broken" not in list_images(tmp_path / "photos").paths[i]]
     )
-    again, _ = FeatureDescriber("m", model, tmp_path / "cache").files(whole, Skipped())
+    again = ModelDescriber("m", model, features=tmp_path / "cache").files(whole, Skipped()).descriptors
     assert sorted(map(tuple, again.round(4).tolist())) == sorted(map(tuple, found[:4].round(4).tolist()))

@@ -1,0 +1,30 @@
+"""The describer for queries to a store."""
+
+from insclr.describe.describer import ModelDescriber
+from insclr.engine.opened import open_model, open_pretrained
+from insclr.model.stored import PRETRAINED
+from insclr.store import StoreInfo
+
+
+def describer_of(
+    info: StoreInfo,
+    model: str = "",
+    workers: int = -1,
+    device: str = "auto",
+    engine: str = "auto",
+    streams: int = 1,
+    expected: int = 0,
+) -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved.
+
+    `streams` queries are described at a time, `expected` in all (0: unknown).
+    """
+    name = model or info.model
+    if name.startswith(PRETRAINED) and name == info.model:
+        opened = open_pretrained(
+            name, info.fingerprint, engine=engine, device=device, streams=streams, expected=expected
+        )
+    else:
+        opened = open_model(name, engine=engine, device=device, streams=streams, expected=expected)
+    info.refuse_other_model(opened.fingerprint, "searched here")
+    return ModelDescriber(name, opened, workers, info.size)
