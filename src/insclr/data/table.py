@@ -60,7 +60,7 @@ def require_columns(file: Path | str, header: Sequence[str], columns: Sequence[s
         if column not in header:
             raise UserError(
                 f'{file}: no column "{column}" (it has: {", ".join(header) or "none"}). '
-                f"It needs the columns {', '.join(columns)}; commas, semicolons or tabs separate the columns of a CSV."
+                f"It needs the columns {', '.join(columns)}; commas, semicolons or tabs separate them."
             )
     if len(set(header)) != len(header):
         raise UserError(
