@@ -4,15 +4,16 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from insclr.data import loader as loader_module
+from insclr.data.augment import square_view
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.loader import ViewBatch, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
-from insclr.data.views import fitted
 from insclr.errors import UserError
 
 VIEWS = ViewSpec(plain_size=24, augmented_size=16, augmented=2)
@@ -52,7 +53,10 @@ def test_batches_hold_the_views_of_their_images_in_order(photos: Callable[..., P
         assert (batch.plain.dtype, tuple(batch.plain.shape)) == (torch.uint8, (3, 3, 24, 24))
         assert (batch.augmented.dtype, tuple(batch.augmented.shape)) == (torch.uint8, (2, 3, 3, 16, 16))
         for row, i in enumerate(ids):
-            assert torch.equal(batch.plain[row], torch.tensor(fitted(decode(images.file(i)), 24, "square")))
+            assert torch.equal(
+                batch.plain[row],
+                square_view(torch.from_numpy(np.array(decode(images.file(i)))).permute(2, 0, 1), 24),
+            )
 
 
 def test_only_the_views_asked_for_are_made(photos: Callable[..., Path]) -> None:
@@ -143,7 +147,10 @@ def test_an_unreadable_image_is_replaced_and_noted(tmp_path: Path, photos: Calla
         assert {ids[1], ids[3]} <= set(range(4, 20))
         assert ids[1] != ids[3]
         assert batch.plain is not None
-        assert torch.equal(batch.plain[1], torch.tensor(fitted(decode(images.file(ids[1])), 24, "square")))
+        assert torch.equal(
+            batch.plain[1],
+            square_view(torch.from_numpy(np.array(decode(images.file(ids[1])))).permute(2, 0, 1), 24),
+        )
     assert len({tuple(batch.ids.tolist()) for batch in seen}) > 1
     assert dict(skipped) == {
         "photo2.jpg": "empty file (0 bytes)",

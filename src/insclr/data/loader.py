@@ -16,11 +16,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.augment import Augmentation, augmented_view, recoloured
+from insclr.data.augment import Augmentation, augmented_view, recoloured, square_view
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import fitted
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -139,22 +138,23 @@ class _Batches(Dataset[_Made]):
         number, wanted = numbered
         views, ids, failures = self.views, list(wanted), list[tuple[int, str]]()
         n, small, large = len(ids), views.augmented_size, views.plain_size
-        plain = np.empty((n if views.plain else 0, 3, large, large), np.uint8)
+        plain = torch.empty(n if views.plain else 0, 3, large, large, dtype=torch.uint8)
         augmented = torch.empty(views.augmented, n, 3, small, small, dtype=torch.uint8)
         for position in range(n):
             key = f"{self.seed} {number} {self.first_position + position}"
             image = self._decode(position, ids, key, failures)
             if image is None:
                 return _Made(None, failures)
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
             if views.plain:
-                plain[position] = fitted(image, large, "square")
-            generator, pixels = seeded(key), torch.from_numpy(np.array(image)).permute(2, 0, 1)
+                plain[position] = square_view(pixels, large)
+            generator = seeded(key)
             for v in range(views.augmented):
                 view = augmented_view(pixels, small, generator, views.crop)
                 augmented[v, position] = recoloured(view, views.augmentation, v, generator)
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
-            torch.from_numpy(plain) if views.plain else None,
+            plain if views.plain else None,
             augmented if views.augmented else None,
         )
         return _Made(batch, failures)
