@@ -33,6 +33,10 @@ def batches(
     return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))
 
 
+def pixels(file: Path) -> torch.Tensor:
+    return torch.from_numpy(np.array(decode(file))).permute(2, 0, 1)
+
+
 def same(a: ViewBatch, b: ViewBatch) -> bool:
     assert a.plain is not None
     assert b.plain is not None
@@ -55,7 +59,7 @@ def test_batches_hold_the_views_of_their_images_in_order(photos: Callable[..., P
         for row, i in enumerate(ids):
             assert torch.equal(
                 batch.plain[row],
-                square_view(torch.from_numpy(np.array(decode(images.file(i)))).permute(2, 0, 1), 24),
+                square_view(pixels(images.file(i)), 24),
             )
 
 
@@ -149,7 +153,7 @@ def test_an_unreadable_image_is_replaced_and_noted(tmp_path: Path, photos: Calla
         assert batch.plain is not None
         assert torch.equal(
             batch.plain[1],
-            square_view(torch.from_numpy(np.array(decode(images.file(ids[1])))).permute(2, 0, 1), 24),
+            square_view(pixels(images.file(ids[1])), 24),
         )
     assert len({tuple(batch.ids.tolist()) for batch in seen}) > 1
     assert dict(skipped) == {
