@@ -24,7 +24,7 @@ class Cells:
 
     def __init__(self, descriptors: Descriptors, boxes: Boxes) -> None:
         self.descriptors = descriptors  # (cells, dim) unit rows
-        self.boxes = boxes  # (cells, 4) fractions of the image, or of the part that was looked at
+        self.boxes = boxes  # (cells, 4) fractions of the image, or of the part that was described
 
     def __len__(self) -> int:
         return len(self.descriptors)
