@@ -191,14 +191,14 @@ def test_a_missing_engine_is_reported_or_skipped(model: Model, monkeypatch: pyte
 def test_an_engine_of_another_version_that_does_not_start_is_passed_over(
     model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = choose._start
+    real = choose.start_engine
 
     def start(name: Any, *rest: Any) -> Any:
         if name == "openvino":
             raise RuntimeError("symbol lookup error\nand more")
         return real(name, *rest)
 
-    monkeypatch.setattr(choose, "_start", start)
+    monkeypatch.setattr(choose, "start_engine", start)
     assert _opened(model, "auto", DescriptorRecipe(size=64)).engine.name == "onnx"
     assert "the engine openvino does not start (symbol lookup error)" in caplog.text
     with pytest.raises(UserError, match="openvino does not start"):

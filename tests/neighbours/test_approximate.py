@@ -71,7 +71,7 @@ def test_rows_whose_lists_are_too_short_are_searched_exactly(monkeypatch: pytest
         return nearest_rows(features, rows, size, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(approximate, "nearest_rows", spy)
-    monkeypatch.setattr(approximate, "_probe_width", lambda *_: 64)
+    monkeypatch.setattr(approximate, "probe_width", lambda *_: 64)
     pool = build_pool(features, 30, approximate=True)
     similarities = torch.einsum("nd,npd->np", features, features[pool.ids.long()])
     assert torch.allclose(pool.similarities, similarities, atol=1e-4)
@@ -84,7 +84,7 @@ def test_rows_whose_lists_are_too_short_are_searched_exactly(monkeypatch: pytest
 def test_sorting_many_rows_into_lists_takes_no_memory_of_its_own() -> None:
     """Two hundred products of 16 MB, one after the other, in the memory of a few."""
     program = (
-        "import resource, torch; from insclr.neighbours.approximate import _nearest_centre as nearest\n"
+        "import resource, torch; from insclr.neighbours.approximate import nearest_centre as nearest\n"
         "points, centres = torch.randn(200 * 1024, 8), torch.randn(4096, 8)\n"
         "nearest(points[:2048], centres)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

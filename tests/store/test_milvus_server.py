@@ -62,7 +62,7 @@ def test_what_another_process_made_a_moment_ago_is_taken_as_it_is(
     milvus_uri: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The other makes it between our look and our own making."""
-    call = MilvusServer._call
+    call = MilvusServer.call
     raced = []
 
     def racing(self: MilvusServer, method: str, *arguments: object, **named: object) -> object:
@@ -71,7 +71,7 @@ def test_what_another_process_made_a_moment_ago_is_taken_as_it_is(
             call(self, method, *arguments, **named)  # type: ignore[arg-type]  # the other's
         return call(self, method, *arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(MilvusServer, "_call", racing)
+    monkeypatch.setattr(MilvusServer, "call", racing)
     store = create_store(milvus_uri, INFO)
     store.upsert(pictures(3), unit_vectors(3))
     assert (store.count(), bool(raced)) == (3, True)
@@ -179,7 +179,7 @@ def test_an_error_of_the_server_is_reported_without_its_stack_trace(
     def fails(*_: object, **__: object) -> None:
         raise MilvusException(message=said)
 
-    monkeypatch.setattr(store._server._client, "upsert", fails)  # type: ignore[attr-defined]
+    monkeypatch.setattr("pymilvus.MilvusClient.upsert", fails)
     with pytest.raises(StoreUnavailable, match=r"does not answer as it should: attempt #0: broken$"):
         store.upsert(pictures(1), unit_vectors(1))
 

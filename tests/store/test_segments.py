@@ -60,14 +60,14 @@ def segment_rows(store: LocalStore) -> list[int]:
 def vectors_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many descriptors each statement took from the database, filled as they are executed."""
     counts: list[int] = []
-    real = segments_module.Segments._rows
+    real = segments_module.Segments.read_rows
 
     def spy(self: segments_module.Segments, *statement: object) -> object:
         found = real(self, *statement)  # type: ignore[arg-type]
         counts.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(segments_module.Segments, "_rows", spy)
+    monkeypatch.setattr(segments_module.Segments, "read_rows", spy)
     return counts
 
 
@@ -257,7 +257,7 @@ def test_a_packing_that_was_killed_leaves_nothing_wrong(
     store.upsert(images(range(1000)), vectors)
     with monkeypatch.context() as killed:
         # The segment is written whole, and then the process ends before the database names it.
-        killed.setattr(segments_module.Segments, "_keep", _end)
+        killed.setattr(segments_module.Segments, "write_list", _end)
         with pytest.raises(KeyboardInterrupt):
             store.search(vectors[:1], 1)
     assert segment_rows(store) == [1000]

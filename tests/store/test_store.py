@@ -195,7 +195,7 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
     def gone(*_: object, **__: object) -> None:
         raise Gone
 
-    monkeypatch.setattr(store._server._client, "search", gone)  # type: ignore[attr-defined]
+    monkeypatch.setattr("pymilvus.MilvusClient.search", gone)
     with pytest.raises(StoreUnavailable, match="does not answer as it should: Deadline Exceeded"):
         store.search(unit_vectors(1), 1)
 

@@ -30,7 +30,7 @@ from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
-from insclr.training.round import _average_gradients
+from insclr.training.round import average_gradients
 from insclr.training.sources.images import ImageSource
 from insclr.training.sources.maps import MapSource
 from insclr.training.train import train
@@ -101,7 +101,7 @@ def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, varian
         network.zero_grad(set_to_none=True)
         (value.loss * ranks.weight(_TUPLES)).backward()
         if not source.averages:
-            _average_gradients(list(network.parameters()), ranks)
+            average_gradients(list(network.parameters()), ranks)
     ranks.barrier()
     share = len(ranks.share(_TUPLES)) / _TUPLES
     loss = sum(ranks.collect(float(value.loss.detach()) * share))

@@ -61,7 +61,7 @@ def test_the_server_itself_reads_no_photo_for_a_box_in_fractions(
         raise AssertionError(f"{path} is read outside of the decoders")
 
     row = next(iter(collection.store.rows_by_path().values())).id
-    monkeypatch.setattr(decode, "_content", read)
+    monkeypatch.setattr(decode, "read_content", read)
     with TestClient(create_app([collection]), base_url="http://127.0.0.1") as client:
         data = {"rows": f"0:{row}", "row_boxes": "0,0.3,1,1", "box_unit": "fraction"}
         assert client.post("/api/search", data=data).status_code == 200

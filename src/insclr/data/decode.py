@@ -90,7 +90,7 @@ def read_image_bytes(file: Path) -> bytes:
     read.
     """
     with _explained():
-        return _content(file)
+        return read_content(file)
 
 
 def crop_box(image: Image.Image, box: Box) -> Image.Image:
@@ -118,7 +118,7 @@ def _opened(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile
     """The image with its header read and judged, and the file's content; what goes wrong becomes BadImage."""
     with _explained():
         if isinstance(file, Path):
-            content = _content(file)
+            content = read_content(file)
         elif isinstance(file, bytes):
             content = file
         else:
@@ -127,7 +127,7 @@ def _opened(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile
         yield _open(TimedBytes(content)), content
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     file, seconds = split_frame(path)
     suffix = file.suffix.lower()
     if suffix in VIDEOS:

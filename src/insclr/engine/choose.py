@@ -84,7 +84,7 @@ def open_engine(
         names = []
     for name in names:
         try:
-            return _report(_start(name, graph, head, streams, cache, bf16))
+            return _report(start_engine(name, graph, head, streams, cache, bf16))
         except (
             Exception
         ) as error:  # each engine has errors of its own; any of them means that it does not work
@@ -96,9 +96,10 @@ def open_engine(
     return _report(_torch(source, device, streams))
 
 
-def _start(
+def start_engine(
     name: EngineName, graph: Graph, head: Head, streams: int, cache: EngineCache, bf16: bool
 ) -> Engine:
+    """Open the engine of this name on a graph."""
     cores = usable_cores()
     streams = min(streams or cores, cores)
     threads = max(1, cores // streams)

@@ -95,7 +95,7 @@ def make_plan(
     index = make_lists(features, lists or _default_lists(len(features)), generator)
     sample = torch.randperm(len(features), generator=generator)[:SAMPLE]
     _, true_ids = nearest_rows(features, sample, size, block_bytes=block_bytes)
-    width = _probe_width(features, index, sample, true_ids, recall)
+    width = probe_width(features, index, sample, true_ids, recall)
     return None if width is None else Plan(index, width, sample, true_ids)
 
 
@@ -121,7 +121,7 @@ def make_lists(features: Tensor, lists: int, generator: torch.Generator) -> List
     centres = _order_by_nearest(
         _kmeans(torch.nn.functional.normalize(sample @ main, dim=1), lists, generator)
     )
-    assigned = _nearest_centre(small, centres)
+    assigned = nearest_centre(small, centres)
     rows = assigned.argsort(stable=True)
     counts = torch.bincount(assigned, minlength=lists).tolist()
     sizes = torch.cat([_even_parts(count, -(-count // LARGEST_LIST)) for count in counts])
@@ -146,7 +146,7 @@ def _default_lists(images: int) -> int:
 def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int = 3) -> Tensor:
     centres = points[:lists].clone()
     for _ in range(rounds):
-        nearest = _nearest_centre(points, centres)
+        nearest = nearest_centre(points, centres)
         total = torch.zeros_like(centres).index_add_(0, nearest, points)
         empty = torch.bincount(nearest, minlength=lists) == 0
         total[empty] = points[torch.randint(len(points), (int(empty.sum()),), generator=generator)]
@@ -154,7 +154,7 @@ def _kmeans(points: Tensor, lists: int, generator: torch.Generator, rounds: int 
     return centres
 
 
-def _nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
+def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """The number of the centre that is nearest to each of the points (N, d)."""
     nearest = torch.empty(len(points), dtype=torch.int64)
     own = threading.local()
@@ -192,7 +192,7 @@ def _even_parts(count: int, parts: int) -> Tensor:
     return (count + places) // max(parts, 1)
 
 
-def _probe_width(
+def probe_width(
     features: Tensor, index: Lists, sample: Tensor, true_ids: Tensor, recall: float
 ) -> int | None:
     """The fewest scores a row, a multiple of CHUNK, whose lists hold `recall` of the sample's neighbours."""

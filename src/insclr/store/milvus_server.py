@@ -60,18 +60,18 @@ class MilvusServer:
         self._client = _connect(uri, server)
         self._read: set[str] = set()  # collections that were read before
         self._unread: set[str] = set()  # collections with writes of ours since the last read
-        version = str(self._call("get_server_version"))
+        version = str(self.call("get_server_version"))
         self.version = _version(version)
         if self.version < _OLDEST:
             raise UserError(f"Milvus at {uri} is of version {version}: insclr needs 2.3 or newer")
 
     def has(self, collection: str) -> bool:
         """Whether the server has this collection."""
-        return bool(self._call("has_collection", collection))
+        return bool(self.call("has_collection", collection))
 
     def describe(self, collection: str) -> tuple[str, set[str]]:
         """A collection's description, and the names of its fields."""
-        found = self._call("describe_collection", collection)
+        found = self.call("describe_collection", collection)
         return str(found.get("description", "")), {str(field["name"]) for field in found["fields"]}
 
     def create(self, collection: str, fields: Fields, description: str = "") -> None:
@@ -82,19 +82,19 @@ class MilvusServer:
             for name, field in fields.items():
                 schema.add_field(name, **field)
             with _unless(lambda: self.has(collection)):
-                self._call("create_collection", collection, schema=schema)
+                self.call("create_collection", collection, schema=schema)
         if not self._indexes(collection):
             index = self._client.prepare_index_params()
             index.add_index(vector, **(_SCAN if vector == UNUSED else _INDEX))
             with _unless(lambda: bool(self._indexes(collection))):
-                self._call("create_index", collection, index)
+                self.call("create_index", collection, index)
         self.load(collection)
 
     def load(self, collection: str) -> None:
         """Have the server hold a collection ready to be read."""
         if not self._indexes(collection):
             raise UserError(HALF_MADE.format(uri=self.uri))
-        self._call("load_collection", collection, timeout=_LOAD)
+        self.call("load_collection", collection, timeout=_LOAD)
 
     def get(self, collection: str, ids: Sequence[Any], fields: list[str]) -> Iterator[dict[str, Any]]:
         """The rows of these keys, in any order; those that are gone are left out."""
@@ -109,11 +109,11 @@ class MilvusServer:
         # Milvus gives pages in order only to an iterator, and waits for no write then: the count does.
         self.count(collection)
         ordered: dict[str, Any] = {"limit": page, "iterator": "True", "reduce_stop_for_best": "True"}
-        rows = self._call("query", collection, filter="", output_fields=fields, **ordered)
+        rows = self.call("query", collection, filter="", output_fields=fields, **ordered)
         while rows:
             yield from rows
             after = f"{key} > {json.dumps(rows[-1][key], ensure_ascii=False)}"
-            rows = self._call("query", collection, filter=after, output_fields=fields, **ordered)
+            rows = self.call("query", collection, filter=after, output_fields=fields, **ordered)
 
     def count(self, collection: str) -> int:
         """How many rows a collection has."""
@@ -147,14 +147,14 @@ class MilvusServer:
     def upsert(self, collection: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows, in place of those with the same keys."""
         for start in range(0, len(rows), _PART):
-            self._call("upsert", collection, list(rows[start : start + _PART]), timeout=WRITE_TIMEOUT)
+            self.call("upsert", collection, list(rows[start : start + _PART]), timeout=WRITE_TIMEOUT)
             self._unread.add(collection)
 
     def delete(self, collection: str, ids: Sequence[int] | Ids) -> None:
         """Remove the rows of these keys."""
         for start in range(0, len(ids), _PART):
             part = [int(one) for one in ids[start : start + _PART]]
-            self._call("delete", collection, ids=part, timeout=WRITE_TIMEOUT)
+            self.call("delete", collection, ids=part, timeout=WRITE_TIMEOUT)
             self._unread.add(collection)
 
     def settle(self, collection: str) -> bool:
@@ -169,7 +169,7 @@ class MilvusServer:
                 if not _is_denied(error):
                     raise
         index = self._indexes(collection)[0]
-        while self._call("describe_index", collection, index).get("pending_index_rows"):
+        while self.call("describe_index", collection, index).get("pending_index_rows"):
             if time.monotonic() > end:
                 return False
             time.sleep(_BUSY)
@@ -180,17 +180,17 @@ class MilvusServer:
         self._client.close()
 
     def _indexes(self, collection: str) -> list[str]:
-        return list(self._call("list_indexes", collection))
+        return list(self.call("list_indexes", collection))
 
     def _reading(self, method: str, collection: str, **arguments: Any) -> Any:
         # "Session" would wait for our own writes alone, but not for deletions: Milvus 2.3 gives those no time.
         level = "Strong" if collection in self._unread or collection not in self._read else "Bounded"
-        found = self._call(method, collection, consistency_level=level, **arguments)
+        found = self.call(method, collection, consistency_level=level, **arguments)
         self._read.add(collection)
         self._unread.discard(collection)
         return found
 
-    def _call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
+    def call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Ask the server; one that is just starting or busy is asked again until the time is over."""
         from pymilvus.exceptions import MilvusException
 

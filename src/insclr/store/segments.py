@@ -72,7 +72,7 @@ class Segments:
     def load(self) -> NearestRows:
         """Everything as it is now, packed first where the tail has grown long; ValueError for damaged rows."""
         if not self._has_log():
-            ids, halves = self._rows("WHERE id > ? ORDER BY id", [0])
+            ids, halves = self.read_rows("WHERE id > ? ORDER BY id", [0])
             return NearestRows([Part(in_memory(halves), ids)], self._dim)
         parts, ids, halves, due = self._current()
         if due:
@@ -149,10 +149,10 @@ class Segments:
             alive = part.ids if part.alive is None else part.ids[part.alive]
             changed = changed[~np.isin(changed, alive)]
         found = [
-            self._rows(f"WHERE id IN ({','.join('?' * len(some))}) ORDER BY id", some)
+            self.read_rows(f"WHERE id IN ({','.join('?' * len(some))}) ORDER BY id", some)
             for some in (changed[start : start + 500].tolist() for start in range(0, len(changed), 500))
         ]
-        found.append(self._rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit]))
+        found.append(self.read_rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit]))
         return np.concatenate([ids for ids, _ in found]), np.concatenate([halves for _, halves in found])
 
     def _pack(self) -> bool:
@@ -173,7 +173,7 @@ class Segments:
         kept = [one for number, one in enumerate(listed.segments) if number not in absorbed]
         if len(ids):
             kept.append(_Kept(self._write(ids, halves), change))
-        self._keep(_List(last, tuple(kept)))
+        self.write_list(_List(last, tuple(kept)))
         return True
 
     def _write(self, ids: Ids, halves: Halves) -> str:
@@ -184,7 +184,7 @@ class Segments:
             write_segment(scratch, halves[order])
         return name
 
-    def _keep(self, listed: _List) -> None:
+    def write_list(self, listed: _List) -> None:
         """Make this the list, and forget what only earlier ones needed."""
         self._run("INSERT OR REPLACE INTO notes VALUES (?, ?)", [_NOTE, json.dumps(asdict(listed))])
         self._run("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
@@ -229,7 +229,8 @@ class Segments:
         )
         return np.array(found, dtype=np.int64).reshape(-1, 2)
 
-    def _rows(self, which: str, values: Sequence[object]) -> tuple[Ids, Halves]:
+    def read_rows(self, which: str, values: Sequence[object]) -> tuple[Ids, Halves]:
+        """Ids and descriptors of the rows that an SQL condition selects."""
         found = self._run(f"SELECT id, vector FROM pictures {which}", values)
         ids = np.array([row[0] for row in found], dtype=np.int64)
         halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")

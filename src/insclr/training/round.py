@@ -156,7 +156,7 @@ def _update(
     optimizer.zero_grad(set_to_none=True)
     scaler.scale(value.loss * value.weight).backward()
     own = this.method.parameters()
-    _average_gradients(own if this.source.averages else [*this.network.parameters(), *own], this.ranks)
+    average_gradients(own if this.source.averages else [*this.network.parameters(), *own], this.ranks)
     if this.recipe.clip:
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_([*this.network.parameters(), *own], this.recipe.clip)
@@ -166,7 +166,7 @@ def _update(
         this.source.teacher.update()
 
 
-def _average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
+def average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
     """Give every rank the mean of all ranks' gradients, in one message."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if ranks.alone or not gradients:
