@@ -18,13 +18,13 @@ from statistics import mean
 from insclr.data.labels import Labels, read_labels
 from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.jobs.ablate import interval
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
 from insclr.training.request import at_fitting_size
 from insclr.training.train import train
+from insclr_rivals.runs import interval
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Literal
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.jobs.ablate import Entry, LabelledSet, Outcome, interval, require_own_names, run_all, try_all
 from insclr.recipe import load_recipe
 from insclr_rivals.comparison_page import RivalRow, write_rivals
+from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, interval, run_all, try_all
 
 Budget = Literal["images", "minutes"]
 Group = Literal["baseline", "ours", "rival", "supervised"]
@@ -117,40 +117,46 @@ class _Result:
         return [one.start_recall if self.contender.at_start else one.recall for one in self.outcomes]
 
 
-def compare_rivals(
-    sets: Sequence[LabelledSet],
+def run(
+    label_files: Sequence[Path],
     seeds: Sequence[int],
     out: Path,
     *,
+    recipe: str = "",
+    rows: Sequence[str] = (),
     budget: Budget = "images",
-    names: Sequence[str] = (),
     parallel: int = 2,
 ) -> str:
     """Run what is not run yet; write table.md, results.json and rivals.html under `out`; give back the table.
 
-    `names` leaves out all other rows but those that the table cannot do without.
+    `rows` leaves out all other rows but those that the table cannot do without.
     """
-    unknown = set(names) - {one.name for one in CONTENDERS}
-    if unknown:
+    if recipe:
+        raise UserError("The rivals have recipes of their own: leave --recipe out.")
+    if unknown := set(rows) - {one.name for one in CONTENDERS}:
         known = ", ".join(one.name for one in CONTENDERS)
         raise UserError(f"There is no row {sorted(unknown)[0]!r}: choose from {known}.")
-    chosen = [one for one in CONTENDERS if not names or one.name in NEEDED | set(names)]
-    require_own_names(sets)
+    chosen = [one for one in CONTENDERS if not rows or one.name in NEEDED | set(rows)]
+    sets = find_sets(label_files)
     results: list[_Result] = []
     without: list[str] = []
     for place in sets:
         found, reasons = _on_set(chosen, place, seeds, out, budget, parallel)
         results += found
         without += reasons
-    rows = [_row(one, results) for one in results]
-    table = _table(rows, sets, seeds, budget) + "".join(f"Without a result: {why}\n" for why in without)
-    results_table = {"budget": budget, "rows": [asdict(row) for row in rows], "without": without}
+    table_rows = [_row(one, results) for one in results]
+    table = _table(table_rows, sets, seeds, budget) + "".join(f"Without a result: {why}\n" for why in without)
+    results_table = {"budget": budget, "rows": [asdict(row) for row in table_rows], "without": without}
     with whole_file(out / "results.json") as scratch:
         scratch.write_text(json.dumps(results_table, indent=1))
     with whole_file(out / "table.md") as scratch:
         scratch.write_text(table)
     write_rivals(
-        out / "rivals.html", rows, about=_about(seeds, budget), lines=(PRETRAINED, WHITENED), without=without
+        out / "rivals.html",
+        table_rows,
+        about=_about(seeds, budget),
+        lines=(PRETRAINED, WHITENED),
+        without=without,
     )
     return table
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from insclr.cli.training import TABLE_NAMES
 from insclr.model.model_file import save_model
 from insclr.model.network import create_network
 from insclr.recipe import load_recipe
@@ -124,8 +123,6 @@ def test_a_usage_error_is_reported_before_anything_heavy_is_loaded(
 
 
 def test_names_that_are_checked_early_are_all_there_are() -> None:
-    from insclr.jobs.ablate import TABLES
     from insclr.retrieval.rerank import RERANKERS
 
-    assert tuple(TABLES) == TABLE_NAMES
     assert tuple(RERANKERS) == RERANKER_NAMES

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from insclr.errors import UserError
-from insclr.jobs.ablate import Entry, LabelledSet, Outcome, run_all
 from insclr.recipe import load_recipe
 from insclr_rivals import comparison
-from insclr_rivals.comparison import CONTENDERS, LEARNING_RATES, Contender, compare_rivals
+from insclr_rivals.comparison import CONTENDERS, LEARNING_RATES, Contender
+from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, run_all
 
-_SETS = [
-    LabelledSet("mugs", Path("mugs"), Path("mugs/labels.csv")),
-    LabelledSet("shoes", Path("s"), Path("s/l")),
-]
+_LABELS = [Path("mugs/labels.csv"), Path("shoes/labels.csv")]
 # mAP of each row, at its best learning rate; every other rate is worse.
 _MAPS = {"pretrained": 40.0, "PCA": 45.0, "D (fast)": 60.0, "oracle": 80.0, "simclr": 30.0, "byol": 65.0}
 _BEST_RATE = {"simclr": "0.0003", "byol": "0.003", "oracle": "0.001"}
@@ -64,7 +61,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
 
 
 def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_path: Path) -> None:
-    table = compare_rivals(_SETS, [0, 1, 2], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    table = comparison.run(_LABELS, [0, 1, 2], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = {row["name"]: row for row in found["rows"] if row["collection"] == "mugs"}
     assert list(rows) == ["pretrained", "PCA", "D (fast)", "simclr", "byol", "oracle"]
@@ -96,7 +93,7 @@ def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_
 
 
 def test_the_same_minutes_are_so_many_steps(runs: _Runs, tmp_path: Path) -> None:
-    table = compare_rivals(_SETS[:1], [0], tmp_path / "out", budget="minutes", names=("byol",), parallel=1)
+    table = comparison.run(_LABELS[:1], [0], tmp_path / "out", budget="minutes", rows=("byol",), parallel=1)
     assert "trained for as many minutes as fast" in table
     asked = [name for name, _, _ in runs.asked]
     # fast trains for 60 s, byol needs 240 s for 100 steps: 25 of them take as long. The oracle has two rounds.
@@ -106,7 +103,7 @@ def test_the_same_minutes_are_so_many_steps(runs: _Runs, tmp_path: Path) -> None
 
 def test_the_page_draws_a_bar_a_method_and_the_lines_across(runs: _Runs, tmp_path: Path) -> None:
     assert runs.asked == []
-    compare_rivals(_SETS, [0], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    comparison.run(_LABELS, [0], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
     page = (tmp_path / "out" / "rivals.html").read_text()
     assert page.count('<svg class="chart bars"') == 2
     assert page.count("<rect") == 2 * 4  # fast, two rivals, the oracle
@@ -123,7 +120,7 @@ def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
     runs.failing |= {
         f"{name} lr {rate:g}": UserError("byol <fails>") for name in names for rate in LEARNING_RATES
     }
-    table = compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr", "byol"), parallel=1)
+    table = comparison.run(_LABELS[:1], [0], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
     assert table.endswith("Without a result: byol <fails>\n")
     rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())["rows"]}
     assert "byol" not in rows
@@ -131,14 +128,14 @@ def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
     assert "Without a result: byol &lt;fails&gt;" in (tmp_path / "out" / "rivals.html").read_text()
     runs.failing = {"pretrained": UserError("no images")}
     with pytest.raises(UserError, match="no images"):
-        compare_rivals(_SETS[:1], [0], tmp_path / "out", names=("simclr",), parallel=1)
+        comparison.run(_LABELS[:1], [0], tmp_path / "out", rows=("simclr",), parallel=1)
 
 
 def test_a_row_that_does_not_exist_and_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row 'simclr2'"):
-        compare_rivals(_SETS, [0], tmp_path, names=("simclr2",))
+        comparison.run(_LABELS, [0], tmp_path, rows=("simclr2",))
     with pytest.raises(UserError, match="same name"):
-        compare_rivals([_SETS[0], _SETS[0]], [0], tmp_path)
+        comparison.run([_LABELS[0], _LABELS[0]], [0], tmp_path)
 
 
 def test_every_row_is_a_recipe_that_loads() -> None:
@@ -178,7 +175,7 @@ method = { name = "simclr" }
 
 def test_a_real_run_of_a_rival_gives_the_numbers_of_its_row(small_collection: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(_TINY)
-    place = LabelledSet("small", small_collection, small_collection / "labels.csv")
+    (place,) = find_sets([small_collection / "labels.csv"])
     entry = Contender("simclr", "rival", str(tmp_path / "tiny.toml")).entry(3e-3, steps=4, start="views")
     (outcome,) = run_all([(entry, place, 1)], tmp_path / "out", 1)
     assert outcome.entry == "simclr from views lr 0.003 4 steps"

@@ -31,9 +31,6 @@ class Budget(StrEnum):
     minutes = "minutes"
 
 
-TABLE_NAMES = ("methods", "printed", "memory", "batch", "neighbours", "pool")
-
-
 @app.command()
 def recipes(
     name: Annotated[str, typer.Argument(help="A recipe to print, or nothing to list them.")] = "",
@@ -222,35 +219,33 @@ def ablate(
     budget: Annotated[
         Budget, typer.Option(help="rivals: what all have as much of as fast, images seen or minutes.")
     ] = Budget.images,
-    rows: Annotated[str, typer.Option(help="rivals: only these rows, e.g. simclr,byol; empty = all.")] = "",
+    rows: Annotated[str, typer.Option(help="Only these rows, e.g. simclr,byol; empty = all.")] = "",
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
     from importlib.metadata import entry_points
 
     from insclr.errors import UserError
 
-    further = {point.name: point for point in entry_points(group="insclr.tables")}
+    tables = {point.name: point for point in entry_points(group="insclr.tables")}
     for file in data:
         if not file.is_file():
             raise UserError(f"There is no labels file {file}: give a labels.csv beside its images.")
-    if what not in (*TABLE_NAMES, *further):
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join((*TABLE_NAMES, *further))}.")
-    if what in further and recipe:
-        raise UserError(f"The rows of {what} have recipes of their own: leave --recipe out.")
-    from insclr.jobs.ablate import TABLES, LabelledSet
-    from insclr.jobs.ablate import ablate as run_table
-
-    sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in data]
-    if what in further:
-        names = tuple(name.strip() for name in rows.split(",") if name.strip())
-        compare = further[what].load()
-        text = compare(sets, range(seeds), out, budget=budget.value, names=names, parallel=parallel)
-    else:
-        table = TABLES[what]
-        text = run_table(
-            table.entries, sets, range(seeds), out, recipe=recipe or table.recipe, parallel=parallel
+    if what not in tables:
+        raise UserError(f"There is no table {what!r}: choose one of {', '.join(tables)}.")
+    table = (
+        tables[what]
+        .load()
+        .run(
+            data,
+            range(seeds),
+            out,
+            recipe=recipe,
+            rows=[name.strip() for name in rows.split(",") if name.strip()],
+            budget=budget.value,
+            parallel=parallel,
         )
-    typer.echo(text, nl=False)
+    )
+    typer.echo(table, nl=False)
 
 
 @app.command()

@@ -10,12 +10,14 @@ import torch
 
 from helpers.seen_collection import batch_of, seen_collection
 from insclr.errors import UserError
-from insclr.jobs.ablate import TABLES, Entry, LabelledSet, ablate, interval
 from insclr.methods import create_method
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.insclr import InsclrSettings
 from insclr.recipe import load_recipe
+from insclr_rivals import paper_tables
+from insclr_rivals.paper_tables import Table
+from insclr_rivals.runs import Entry, interval
 
 _TINY = """
 name = "tiny"
@@ -66,14 +68,14 @@ def _decided(settings: InsclrSettings | CalibratedSettings, folder: Path) -> str
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ["METHODS", "PRINTED", "MEMORY", "BATCH", "NEIGHBOURS", "POOL"])
 def test_every_row_of_a_table_decides_differently_from_every_other(name: str, tmp_path: Path) -> None:
-    table = TABLES[name]
+    table: Table = getattr(paper_tables, name)
     decided: dict[str, str] = {}
     for entry in table.entries:
         method = load_recipe(table.recipe, entry.changes).rounds[0].method
         # The pool of the table is larger than the small collection: told apart by its size alone.
-        seen = f"{method.pool if name == 'pool' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, attr-defined]
+        seen = f"{method.pool if name == 'POOL' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, attr-defined]
         assert seen not in decided, f"{entry.name} decides what {decided.get(seen)} decides"
         decided[seen] = entry.name
 
@@ -81,19 +83,21 @@ def test_every_row_of_a_table_decides_differently_from_every_other(name: str, tm
 def test_a_table_of_runs_is_made_once_and_kept(small_collection: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(_TINY)
-    place = LabelledSet("things", small_collection, small_collection / "labels.csv")
-    entries = (Entry("A", ("rounds.method.variant=A",)), Entry("D"))
-    table = ablate(entries, [place], [0, 1], tmp_path / "out", recipe=str(recipe))
+    labels = small_collection / "labels.csv"
+    tiny = Table(str(recipe), (Entry("A", ("rounds.method.variant=A",)), Entry("B"), Entry("D")))
+    table = tiny.run([labels], [0, 1], tmp_path / "out", rows=["A", "D"])
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [(one["entry"], one["seed"]) for one in results] == [("A", 0), ("D", 0), ("A", 1), ("D", 1)]
     assert len({one["recipe"] for one in results}) == 4
     assert table.count("±") == 2
-    again = ablate(entries, [place], [0, 1], tmp_path / "out", recipe=str(recipe))
+    again = tiny.run([labels], [0, 1], tmp_path / "out", rows=["A", "D"])
     assert again == table  # nothing was run again: the seconds are the same
     with pytest.raises(UserError, match="folders of the same name"):
-        ablate(entries, [place, place], [0], tmp_path / "out", recipe=str(recipe))
+        tiny.run([labels, labels], [0], tmp_path / "out")
+    with pytest.raises(UserError, match="no row 'C': choose from A, B, D"):
+        tiny.run([labels], [0], tmp_path / "out", rows=["C"])
     with pytest.raises(UserError, match="unknown key"):
-        ablate((Entry("x", ("rounds.nonsense=1",)),), [place], [0], tmp_path / "out", recipe=str(recipe))
+        Table(str(recipe), (Entry("x", ("rounds.nonsense=1",)),)).run([labels], [0], tmp_path / "out")
 
 
 def test_the_interval_by_hand() -> None:
