@@ -5,8 +5,8 @@ import time
 import numpy as np
 
 from insclr.engine.choose import open_engine
+from insclr.engine.engine import Engine, Head
 from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.engine.protocol import Engine, Head
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model, weights_of
 from table import Row, milliseconds

@@ -18,8 +18,8 @@ import torch
 from insclr.data.images import list_images
 from insclr.data.skipped import Skipped
 from insclr.engine.choose import open_engine
+from insclr.engine.engine import Head
 from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.engine.protocol import Head
 from insclr.model.model_file import resolve_model, weights_of
 from insclr.model.whitening import pca_whitening
 from insclr.training.features import pooled_features

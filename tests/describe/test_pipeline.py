@@ -13,7 +13,7 @@ from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.views import Fit, fitted
 from insclr.describe.pipeline import Request, describe_files, descriptor_settings
-from insclr.engine.protocol import Output
+from insclr.engine.engine import Output
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork, create_network

@@ -17,10 +17,10 @@ from insclr.describe.pipeline import describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import open_engine, require_engine
+from insclr.engine.engine import Head
 from insclr.engine.export import export_trunk
 from insclr.engine.graph import CannotExport, GraphSource, trunk_digest
 from insclr.engine.opened import OpenedModel, open_in_memory
-from insclr.engine.protocol import Head
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of

@@ -26,7 +26,7 @@ import gc, signal
 from onnx import TensorProto, helper
 from insclr.engine.graph import Graph
 from insclr.engine.openvino_engine import OpenVinoEngine
-from insclr.engine.protocol import Head
+from insclr.engine.engine import Head
 
 shape = ["batch", 3, "height", "width"]
 ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("images", "pooled")]

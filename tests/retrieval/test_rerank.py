@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from insclr.errors import UserError
 from insclr.retrieval.rerank import RERANKERS, Ranking, rank, ranking, rerank
 from insclr.retrieval.rerank.diffusion import diffusion
-from insclr.retrieval.rerank.graph import NeighbourGraph
+from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph
 from insclr.retrieval.rerank.query_expansion import alpha_qe
 from insclr.retrieval.rerank.reciprocal import jaccard_distances, k_reciprocal
 

@@ -12,8 +12,8 @@ from insclr.errors import UserError
 from insclr.model.stored import read_model_file, write_model_file
 from insclr.recipe import NetworkRecipe
 from insclr.sharing.card import TrainingData, model_card, training_data
+from insclr.sharing.card_results import Result, read_results, run_results
 from insclr.sharing.origin import Origin, origin_of
-from insclr.sharing.results import Result, read_results, run_results
 
 
 def _front_matter(card: str) -> dict[str, Any]:

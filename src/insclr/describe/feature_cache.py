@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from insclr.arrays import Descriptors
+from insclr.engine.engine import Features
 from insclr.engine.opened import OpenedModel
-from insclr.engine.protocol import Features
 from insclr.errors import UserError
 from insclr.recipe import Recipe
 

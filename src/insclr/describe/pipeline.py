@@ -20,8 +20,8 @@ from insclr.data.views import Pixels, descriptor_views
 from insclr.data.workers import default_workers
 from insclr.describe.feature_cache import FeatureCache
 from insclr.describe.map_features import MapPooling, map_regions
+from insclr.engine.engine import Engine, Features, Output, unit_rows
 from insclr.engine.opened import OpenedModel, open_in_memory
-from insclr.engine.protocol import Engine, Features, Output, unit_rows
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.progress import progress_bar

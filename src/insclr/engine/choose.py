@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from insclr.data.workers import usable_cores
 from insclr.engine.cache import EngineCache
+from insclr.engine.engine import Engine, EngineName, Head
 from insclr.engine.graph import CannotExport, Graph, GraphSource, Kind, find_graph
-from insclr.engine.protocol import Engine, EngineName, Head
 from insclr.errors import UserError
 from insclr.model.device import pick_device, require_device_name
 

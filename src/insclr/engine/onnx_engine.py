@@ -5,8 +5,8 @@ from typing import Any
 
 import onnxruntime
 
+from insclr.engine.engine import EngineName, Features, GraphEngine, Head
 from insclr.engine.graph import Graph
-from insclr.engine.protocol import EngineName, Features, GraphEngine, Head
 
 
 class OnnxEngine(GraphEngine):

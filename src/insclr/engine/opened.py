@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import on_cpu, open_engine, require_engine
+from insclr.engine.engine import Engine, Head
 from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.engine.protocol import Engine, Head
 from insclr.model.stored import Weights, find_model_file, pretrained_recipe, read_model_file
 from insclr.recipe import DescriptorRecipe, Recipe
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from insclr.data.views import Images, at_scale
 from insclr.data.workers import usable_cores
-from insclr.engine.protocol import EngineName, Features, Output
+from insclr.engine.engine import EngineName, Features, Output
 from insclr.model.device import describing_autocast, describing_batch
 from insclr.model.network import DescriptorNetwork
 

@@ -1,6 +1,8 @@
 """Recipes: every setting of a run, as checked tables and as TOML."""
 
-from insclr.recipe.files import (
+from insclr.recipe.installed import load_method, method_names
+from insclr.recipe.recipe import DescriptorRecipe, LossRecipe, NetworkRecipe, Recipe, RoundRecipe
+from insclr.recipe.recipe_files import (
     from_table,
     load_recipe,
     recipe_names,
@@ -9,8 +11,6 @@ from insclr.recipe.files import (
     rename_old_keys,
     to_toml,
 )
-from insclr.recipe.installed import load_method, method_names
-from insclr.recipe.recipe import DescriptorRecipe, LossRecipe, NetworkRecipe, Recipe, RoundRecipe
 from insclr.recipe.tables import Auto, MethodSettings, Off, setting
 
 __all__ = [

@@ -227,7 +227,7 @@ class Recipe(Table):
 
         Computed over the old names of renamed keys: folders of earlier versions are named by it.
         """
-        from insclr.recipe.files import to_toml
+        from insclr.recipe.recipe_files import to_toml
 
         text = to_toml(self.with_(name="", about=""))
         for old, new in RENAMED_NETWORK_KEYS.items():

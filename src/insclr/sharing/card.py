@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from insclr.model.stored import StoredModel
 from insclr.recipe import Recipe, to_toml
+from insclr.sharing.card_results import Result
 from insclr.sharing.origin import Origin
-from insclr.sharing.results import Result
 
 _TAGS = ("insclr", "image-retrieval", "instance-retrieval", "self-supervised-learning")
 _USE = """\

@@ -18,9 +18,9 @@ from insclr.model.stored import (
 )
 from insclr.recipe import Recipe
 from insclr.sharing.card import model_card, training_data
+from insclr.sharing.card_results import Result, read_results, run_results
 from insclr.sharing.hub import require_repository, upload
 from insclr.sharing.origin import origin_of
-from insclr.sharing.results import Result, read_results, run_results
 
 if TYPE_CHECKING:
     from insclr.engine.opened import OpenedModel

@@ -19,9 +19,9 @@ from insclr.files import sync_folder
 from insclr.lock import only_writer
 from insclr.store.database import connect, damaged, explained
 from insclr.store.journal import Entry, parse_entry
+from insclr.store.local_regions import SCHEMA as REGIONS_SCHEMA
+from insclr.store.local_regions import RegionRows, read_regions, write_regions
 from insclr.store.nearest import NearestRows
-from insclr.store.regions import SCHEMA as REGIONS_SCHEMA
-from insclr.store.regions import RegionRows, read_regions, write_regions
 from insclr.store.rows import (
     IndexedImage,
     NearestRegions,

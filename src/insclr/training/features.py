@@ -25,7 +25,7 @@ from insclr.data.images import ImageList
 from insclr.data.loader import DEFAULT_CROP, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
 from insclr.data.workers import usable_cores
-from insclr.engine.protocol import Engine, Output
+from insclr.engine.engine import Engine, Output
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.backbones import FeatureMap

@@ -10,8 +10,8 @@ from torch import Tensor
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.engine.choose import open_engine
+from insclr.engine.engine import Engine, Head
 from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.engine.protocol import Engine, Head
 from insclr.errors import UserError
 from insclr.files import reserve
 from insclr.methods.method import Needs

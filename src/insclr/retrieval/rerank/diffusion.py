@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.retrieval.rerank.graph import neighbour_graph, once_per_database
+from insclr.retrieval.rerank.neighbour_graph import neighbour_graph, once_per_database
 from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 _BLOCK = 2**22  # values of one solver matrix (nodes, queries) held at once

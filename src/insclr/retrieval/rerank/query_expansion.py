@@ -3,7 +3,7 @@
 import numpy as np
 
 from insclr.arrays import Descriptors
-from insclr.engine.protocol import unit_rows
+from insclr.engine.engine import unit_rows
 from insclr.retrieval.rerank.ranking import BLOCK_VALUES, Ranking, reorder, rescore
 
 

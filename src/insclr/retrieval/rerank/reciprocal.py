@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.retrieval.rerank.graph import NeighbourGraph, neighbour_graph, once_per_database
+from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph, neighbour_graph, once_per_database
 from insclr.retrieval.rerank.ranking import Ranking, reorder
 
 _ROWS = 512  # rows encoded at once
