@@ -7,9 +7,8 @@ import pytest
 
 from insclr.feedback.entries import answer
 from insclr.web.decode_pool import DecodePool
-from insclr.web.learning import Learning
+from insclr.web.learning import Learning, ProofReport
 from insclr.web.load import Numbers, Room
-from insclr.web.proving import Proving
 from insclr.web.served import Served, ServedStore
 from insclr.web.settings import ServeSettings
 
@@ -41,7 +40,7 @@ def test_learning_runs_no_module_of_the_current_folder(served: Served, ran: Path
 
 
 def test_proving_runs_no_module_of_the_current_folder(served: Served, ran: Path) -> None:
-    started = Proving(served)
-    started.judged(30)
+    started = ProofReport(served)
+    started.update(30)
     started.stop()
     assert not ran.exists()

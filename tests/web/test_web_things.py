@@ -45,7 +45,7 @@ def test_a_named_thing_keeps_its_link_and_its_name_is_in_search_results(client: 
     assert done["id"].startswith("thing-")
     again = client.get(f"{BASE}/things/{done['id']}").json()
     assert again["name"] == "Ann's <b>mug</b>"
-    assert again["said"] == again["photos"] == page["photos"]
+    assert again["confirmed"] == again["photos"] == page["photos"]
     # The link of the group leads to the thing that it became.
     assert client.get(f"{BASE}/things/{page['id']}").json()["id"] == done["id"]
     photo = page["pictures"][0]["ref"]
@@ -64,7 +64,7 @@ def test_not_this_one_takes_a_photo_out_and_undo_brings_it_back(client: TestClie
     after = client.get(f"{BASE}/things/{done['id']}").json()
     assert taken not in {one["ref"] for one in after["pictures"]}
     assert after["photos"] == page["photos"] - 1
-    assert "taken out" in say(client, "undo")["said"]
+    assert "taken out" in say(client, "undo")["message"]
     again = client.get(f"{BASE}/things/{done['id']}").json()
     assert taken in {one["ref"] for one in again["pictures"]}
 

@@ -53,7 +53,7 @@ def test_rows_and_boxes_are_compared_too(client: TestClient, collection: ServedS
 
 
 @pytest.mark.parametrize(
-    ("query", "found", "says"),
+    ("query", "found", "sentence"),
     [
         (textured(1), "without.png", "found by its overall look alone"),
         (textured(1), "grey.png", "This photo has no points to match"),
@@ -62,11 +62,11 @@ def test_rows_and_boxes_are_compared_too(client: TestClient, collection: ServedS
     ],
 )
 def test_geometry_that_is_not_there_is_not_reported(
-    client: TestClient, collection: ServedStore, query: Image.Image, found: str, says: str
+    client: TestClient, collection: ServedStore, query: Image.Image, found: str, sentence: str
 ) -> None:
     answer = client.post("/api/why", files=png(query), data={"found": ref(collection, found)}).json()
     assert not answer["verified"]
-    assert says in answer["says"]
+    assert sentence in answer["sentence"]
     assert answer["query_points"] == answer["found_points"] == []
     assert answer["box"] is None
 

@@ -30,8 +30,8 @@ def _show_why(browser: webdriver.Chrome, tmp_path: Path) -> None:
     click = "document.querySelector(`.tile[title='${arguments[0]}'] [data-do=why]`).click()"
     browser.execute_script(click, "with.png")
     wait.until(lambda page: page.find_elements(By.CSS_SELECTOR, ".why-lines rect"))
-    says = browser.find_element(By.CSS_SELECTOR, ".why-says").text
-    assert "points of the query are found again" in says
+    sentence = browser.find_element(By.CSS_SELECTOR, ".why-sentence").text
+    assert "points of the query are found again" in sentence
     lines = browser.find_elements(By.CSS_SELECTOR, ".why-lines line")
     assert len(lines) >= 20
     left, right = (one.rect for one in browser.find_elements(By.CSS_SELECTOR, ".why-photos img"))
@@ -42,7 +42,7 @@ def _show_why(browser: webdriver.Chrome, tmp_path: Path) -> None:
     browser.find_element(By.CSS_SELECTOR, ".why .close").click()
     wait.until(lambda page: not page.find_elements(By.CSS_SELECTOR, "dialog.why"))
     browser.execute_script(click, "without.png")
-    wait.until(lambda page: "look alone" in page.find_element(By.CSS_SELECTOR, ".why-says").text)
+    wait.until(lambda page: "look alone" in page.find_element(By.CSS_SELECTOR, ".why-sentence").text)
     assert not browser.find_elements(By.CSS_SELECTOR, ".why-lines line")
     browser.find_element(By.CSS_SELECTOR, ".why .close").click()
     browser.execute_script("document.querySelector(`.tile[title='with.png'] .go`).click()")

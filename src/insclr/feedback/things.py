@@ -95,12 +95,12 @@ def build_gallery(store: Store, feedback: Feedback | None = None) -> Gallery:
     return Gallery(tuple(sorted(shown, key=lambda t: (-len(t.rows), not t.name, t.name, t.id))), tuple(alone))
 
 
-def assign_permanent_id(thing: ShownThing, name: str = "") -> tuple[str, list[Entry]]:
-    """The thing's id, and for a group without feedback the entries that give it a permanent one and a name."""
+def assign_permanent_id(thing: ShownThing) -> tuple[str, list[Entry]]:
+    """The thing's id; for a group without feedback a new one, and the entries that assign it."""
     if not thing.id.startswith(_GROUP):
         return thing.id, []
     id_ = new_thing_id()
-    return id_, name_thing(id_, name, [row.image.hash for row in thing.rows])
+    return id_, name_thing(id_, "", [row.image.hash for row in thing.rows])
 
 
 def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:

@@ -97,7 +97,7 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
         new = open_store(out / "store")
         try:
             new.append(old.journal())
-            new.set_note(_FEATURES, str(cache))  # last: it says that all is there
+            new.set_note(_FEATURES, str(cache))  # last: with it the store is complete
         finally:
             new.close()
     finally:

@@ -13,7 +13,7 @@ from insclr.store import Store
 def report_proof(stores: Sequence[Store], titles: Sequence[str]) -> list[str]:
     """How precise search is with each store, in words; the first store's judgements count for all.
 
-    Once enough results are judged, the report of the first store's run says it too.
+    Once enough results are judged, the report of the first store's run shows it too.
     """
     sample = FairSample([FirstResults(one) for one in stores], read_feedback(stores[0]))
     found = [sample.precision(place) for place in range(len(stores))]

@@ -9,7 +9,7 @@ import numpy as np
 from insclr.store import Row, Store
 from insclr.store.where import number_of
 
-MAX_ROWS_READ = 20_000  # looked at; from larger stores a sample
+MAX_ROWS_READ = 20_000  # from larger stores a sample
 _MAX_CHOICES = 60
 _MAX_VALUE = 200  # characters: longer texts are no choices
 

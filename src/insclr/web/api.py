@@ -33,17 +33,17 @@ from insclr.web.queries import QuerySet, describe_queries, query_details, query_
 from insclr.web.served import Refused, Served
 from insclr.web.turns import in_turn
 
-SAYS: dict[int | str, dict[str, Any]] = {
+ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
     503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
 }
-WRITE_SAYS = SAYS | {
+WRITE_ERRORS = ERRORS | {
     409: {"model": Problem, "description": "A new model is served by now, or it cannot learn just now"},
     422: {"model": Problem, "description": "A field that cannot be understood"},
 }
-_SEARCH_SAYS = SAYS | {
+_SEARCH_ERRORS = ERRORS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
     415: {"model": Problem, "description": "Not a picture"},
     422: {"model": Problem, "description": "A box or field that cannot be understood"},
@@ -69,7 +69,7 @@ def _served(request: Request) -> Served:
 Offer = Annotated[Served, Depends(_served)]
 
 
-@api.get("/about", responses=SAYS)
+@api.get("/about", responses=ERRORS)
 def about(served: Offer) -> AboutAnswer:
     """The stores, the re-rankers and the limits of this server."""
     stores = [
@@ -101,7 +101,7 @@ def about(served: Offer) -> AboutAnswer:
     )
 
 
-@api.post("/search", responses=_SEARCH_SAYS)
+@api.post("/search", responses=_SEARCH_ERRORS)
 async def search(
     request: Request,
     served: Offer,
@@ -149,7 +149,7 @@ def _answer(
     )
 
 
-@api.get("/stores/{store}/sample", responses=SAYS)
+@api.get("/stores/{store}/sample", responses=ERRORS)
 def sample(
     served: Offer,
     store: StoreNumber,
@@ -161,7 +161,7 @@ def sample(
     return [picture_answer(store, row, root) for row in served.store(store).sample(count, seed)]
 
 
-@api.get("/stores/{store}/columns", responses=SAYS)
+@api.get("/stores/{store}/columns", responses=ERRORS)
 def columns(served: Offer, store: StoreNumber) -> list[ColumnAnswer]:
     """What a filter can be built from: each column's kind and values."""
     return [
@@ -170,7 +170,7 @@ def columns(served: Offer, store: StoreNumber) -> list[ColumnAnswer]:
     ]
 
 
-@api.get("/stores/{store}/rows/{row}", responses=SAYS)
+@api.get("/stores/{store}/rows/{row}", responses=ERRORS)
 def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     """What is known of an indexed picture."""
     home = served.store(store)
@@ -179,7 +179,7 @@ def row_details(served: Offer, store: StoreNumber, row: RowId) -> PictureAnswer:
     return picture_answer(store, found, served.settings.root_path, name)
 
 
-@api.get("/stores/{store}/rows/{row}/thumbnail", responses=SAYS | _JPEG, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/thumbnail", responses=ERRORS | _JPEG, response_class=Response)
 async def thumbnail(
     request: Request,
     served: Offer,
@@ -200,7 +200,7 @@ async def thumbnail(
     return Response(content, media_type="image/jpeg", headers=headers)
 
 
-@api.get("/stores/{store}/rows/{row}/picture", responses=SAYS | _JPEG, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/picture", responses=ERRORS | _JPEG, response_class=Response)
 async def picture(request: Request, served: Offer, store: StoreNumber, row: RowId) -> Response:
     """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
     home = served.store(store)
@@ -225,7 +225,7 @@ async def _decoded(
         raise ClientGone from None
 
 
-@api.get("/stores/{store}/rows/{row}/original", responses=SAYS | _FILE, response_class=Response)
+@api.get("/stores/{store}/rows/{row}/original", responses=ERRORS | _FILE, response_class=Response)
 def original(
     served: Offer,
     store: StoreNumber,

@@ -1,4 +1,4 @@
-"""The button "learn from my answers": `insclr learn` in a process of its own, then the page shows its store."""
+"""Processes that the page starts: `insclr learn` for its button, and `insclr answers proof` for the report."""
 
 import logging
 import subprocess
@@ -8,13 +8,15 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from insclr.errors import UserError
+from insclr.feedback.proof import ENOUGH
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)
-_RECIPE = "fast"
 _LEARNED = "-learned-"
+_EVERY = 10  # further judged results until the report is written again
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class LearningState:
 
 
 class Learning:
-    """At most one learning process; what it makes is served beside what it started from."""
+    """At most one learning process; its store is served beside the one that it started from."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -37,14 +39,14 @@ class Learning:
         self._state = LearningState()
 
     def state(self) -> LearningState:
-        """How far it is."""
+        """The present state."""
         with self._lock:
             if self._state.state == "running":
-                return LearningState("running", time.monotonic() - self._began)
+                return LearningState("running", self._seconds())
             return self._state
 
-    def start(self, recipe: str = _RECIPE) -> None:
-        """Begin to learn from what was said about the first store; Refused when that is not possible now."""
+    def start(self, recipe: str = "fast") -> None:
+        """Begin to learn from the feedback of the first store; Refused when that is not possible now."""
         home = self._served.stores[0]
         folder = home.store.folder
         if folder is None:
@@ -52,7 +54,8 @@ class Learning:
                 409,
                 f"this store is elsewhere: run `insclr learn {home.store.uri} --out FOLDER` and serve its store",
             )
-        if not home.feedback.read().links and not home.feedback.read().things:
+        feedback = home.feedback.read()
+        if not feedback.links and not feedback.things:
             raise Refused(
                 409, "nobody has said anything yet: answer some questions or name some things first"
             )
@@ -61,19 +64,7 @@ class Learning:
                 raise Refused(409, "it is learning already")
             out = _free_folder(folder)
             log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has ended)
-            command = [
-                sys.executable,
-                "-P",  # modules never come from the folder that the server was started in
-                "-m",
-                "insclr",
-                "learn",
-                home.store.uri,
-                "--out",
-                str(out),
-                "--recipe",
-                recipe,
-            ]
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = _run("learn", home.store.uri, "--out", str(out), "--recipe", recipe, log=log)
             self._began = time.monotonic()
             self._state = LearningState("running")
         threading.Thread(target=self._wait, args=(self._process, out, log), daemon=True).start()
@@ -85,18 +76,19 @@ class Learning:
         if process is not None and process.poll() is None:
             process.terminate()
 
-    def _wait(
-        self, process: "subprocess.Popen[bytes]", out: Path, log: "tempfile._TemporaryFileWrapper[bytes]"
-    ) -> None:
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._began, 1)
+
+    def _wait(self, process: "subprocess.Popen[bytes]", out: Path, log: IO[bytes]) -> None:
         status = process.wait()
-        took = time.monotonic() - self._began
+        took = self._seconds()
         state = LearningState("failed", took, "it ended unexpectedly: see the server's log")
         try:
             if status:
                 log.seek(0)
-                told = log.read().decode(errors="replace").strip().splitlines()
-                raise UserError(told[-1] if told else f"the process ended with status {status}")
-            self._show(out)
+                lines = log.read().decode(errors="replace").strip().splitlines()
+                raise UserError(lines[-1] if lines else f"the process ended with status {status}")
+            self._serve(out)
             state = LearningState("done", took, f"learned in {took:.0f} s")
         except (UserError, OSError) as error:
             _log.warning("learning failed: %s", error)
@@ -106,15 +98,53 @@ class Learning:
             with self._lock:
                 self._state = state
 
-    def _show(self, out: Path) -> None:
+    def _serve(self, out: Path) -> None:
         """Serve the new store, and the one it came from as "before"."""
         from insclr.web.server import open_served
 
         old = self._served.stores[0]
         new = open_served([out / "store"])[0]
-        new.store.append(old.store.journal())  # what was said while it was learning
+        new.store.append(old.store.journal())  # of the time while it was learning
         new.title, old.title = "After", "Before"
         self._served.stores = (new, old)
+
+
+class ProofReport:
+    """At most one process at a time writes the report of the model that is served first."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reported = ("", 0)  # the store, and the judged results in its report
+
+    def update(self, count: int) -> None:
+        """Write the report if enough further results were judged for every store; `count` are judged by now."""
+        stores = [one.store for one in self._served.stores]
+        uri, *before = [store.uri for store in stores]
+        with self._lock:
+            reported = self._reported[1] if self._reported[0] == uri else 0
+            busy = self._process is not None and self._process.poll() is None
+            on_server = any(store.folder is None for store in stores)
+            if busy or count < ENOUGH or count < reported + _EVERY or on_server:
+                return
+            _log.info("writing %d judged results into the report", count)
+            # Another process: the report loads torch.
+            self._process = _run("answers", "proof", uri, *(["--before", *before] if before else []))
+            self._reported = (uri, count)
+
+    def stop(self) -> None:
+        """Wait for a report that is being written: it takes seconds."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+
+
+def _run(*arguments: str, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
+    # -P: modules never come from the folder that the server was started in.
+    command = [sys.executable, "-P", "-m", "insclr", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
 
 
 def _free_folder(store: Path) -> Path:

@@ -31,9 +31,8 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
     from insclr.web.decode_pool import DecodePool
-    from insclr.web.learning import Learning
+    from insclr.web.learning import Learning, ProofReport
     from insclr.web.load import Numbers, Room
-    from insclr.web.proving import Proving
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
 
@@ -43,7 +42,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         app.state.learning.stop()
-        app.state.proving.stop()
+        app.state.proof_report.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -65,7 +64,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     )
     app.state.served = served
     app.state.learning = Learning(served)
-    app.state.proving = Proving(served)
+    app.state.proof_report = ProofReport(served)
     _answer_requests(app)
     _explain_errors(app)
     _tell_state(app, served)
@@ -94,9 +93,9 @@ def _answer_requests(app: "FastAPI") -> None:
         app.include_router(router)
 
 
-def _said_page(name: str) -> str:
-    """A page about what people say: the head that these pages share, then its own part."""
-    head = (_STATIC / "said_head.html").read_text(encoding="utf-8")
+def _feedback_page(name: str) -> str:
+    """The page of things or of teaching: the head that both share, then its own part."""
+    head = (_STATIC / "feedback_head.html").read_text(encoding="utf-8")
     head = head.replace("{title}", name.capitalize()).replace("{page}", name)
     head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
     return head + (_STATIC / f"{name}.html").read_text(encoding="utf-8")
@@ -117,11 +116,11 @@ def _show_pages(app: "FastAPI") -> None:
 
     @app.get("/things", include_in_schema=False)
     def things() -> HTMLResponse:
-        return HTMLResponse(_said_page("things"))
+        return HTMLResponse(_feedback_page("things"))
 
     @app.get("/teach", include_in_schema=False)
     def teach() -> HTMLResponse:
-        return HTMLResponse(_said_page("teach"))
+        return HTMLResponse(_feedback_page("teach"))
 
     app.mount("/static", StaticFiles(directory=_STATIC))
 

@@ -1,4 +1,4 @@
-"""The API of the teaching screen: questions, answers, the fair sample, and learning from it all."""
+"""The API of the teaching page: questions, answers, the fair sample, and learning from feedback."""
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -8,12 +8,10 @@ from insclr.feedback.links import Link, Links
 from insclr.feedback.proof import ENOUGH, FairSample
 from insclr.store import Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
-from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
-from insclr.web.learning import Learning
-from insclr.web.proving import Proving
-from insclr.web.queries import parse_row
-from insclr.web.served import Refused, Served, ServedStore
-from insclr.web.things_api import Ref
+from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
+from insclr.web.learning import LearningState
+from insclr.web.served import Refused, Served
+from insclr.web.things_api import Ref, row_of
 
 teach_api = APIRouter(prefix="/api/stores/{store}/teach")
 _MOST_CONTRADICTIONS = 20
@@ -28,7 +26,7 @@ class Answered(Shown):
 
 
 class Skipped(Shown):
-    """A screen that a person passes over."""
+    """A screen that a person skips."""
 
     query: Ref
 
@@ -39,12 +37,12 @@ class JudgedResult(Shown):
     query: Ref
     result: Ref
     rank: int = Field(ge=1, le=100)
-    model: str = Field(max_length=128, description="whose result it is, as the sample said")
+    model: str = Field(max_length=128, description="whose result it is, from the sample")
     same: bool
 
 
-class SaidPair(BaseModel):
-    """What an answer says of two photos."""
+class AnsweredPair(BaseModel):
+    """An answer about two photos."""
 
     entry: str
     one: PictureAnswer | None
@@ -55,8 +53,8 @@ class SaidPair(BaseModel):
 class ContradictionAnswer(BaseModel):
     """An answer that does not fit, and the chain of answers that imply the opposite."""
 
-    answer: SaidPair
-    chain: list[SaidPair]
+    answer: AnsweredPair
+    chain: list[AnsweredPair]
     asked_again: bool = Field(description="the least expected of them is set aside with the answer")
 
 
@@ -82,15 +80,7 @@ class SampleAnswer(Shown):
     sentences: list[str] = Field(description="one a store, the one that is searched first")
 
 
-class LearnAnswer(BaseModel):
-    """Where the learning is."""
-
-    state: str
-    seconds: float
-    message: str
-
-
-@teach_api.get("/screen", responses=SAYS)
+@teach_api.get("/screen", responses=ERRORS)
 def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
     """The screen whose answers are expected to change most."""
     home = served.store(store)
@@ -110,34 +100,35 @@ def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
     )
 
 
-@teach_api.post("/answer", responses=WRITE_SAYS)
+@teach_api.post("/answer", responses=WRITE_ERRORS)
 def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnswer:
-    """Take an answer; gives the next screen."""
+    """Answer a screen; returns the next one."""
     home = served.store(store)
     home.require_shown(body.fingerprint)
-    query = _image(served, home, body.query)
-    same = [_image(served, home, ref) for ref in body.same]
-    different = [_image(served, home, ref) for ref in body.different]
-    if not same and not different:
+    query, *images = (
+        row_of(served, home, ref).image.hash for ref in (body.query, *body.same, *body.different)
+    )
+    same, different = images[: len(body.same)], images[len(body.same) :]
+    if not images:
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
-    if query in (*same, *different) or set(same) & set(different):
+    if query in images or set(same) & set(different):
         raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
-    expected = home.feedback.expected(query, [*same, *different])
+    expected = home.feedback.expected(query, images)
     entry = answer(query, same, different, home.store.info.fingerprint, expected)
     home.feedback.add_answer(entry)
     return screen(served, store)
 
 
-@teach_api.post("/skip", responses=WRITE_SAYS)
+@teach_api.post("/skip", responses=WRITE_ERRORS)
 def skip_screen(served: Offer, store: StoreNumber, body: Skipped) -> ScreenAnswer:
-    """Pass over a screen; gives the next one."""
+    """Skip a screen; returns the next one."""
     home = served.store(store)
     home.require_shown(body.fingerprint)
-    home.feedback.add_answer(skip(_image(served, home, body.query)))
+    home.feedback.add_answer(skip(row_of(served, home, body.query).image.hash))
     return screen(served, store)
 
 
-@teach_api.get("/sample", responses=SAYS)
+@teach_api.get("/sample", responses=ERRORS)
 def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     """The next result of the fair sample, and how precise search is as far as it was judged."""
     home = served.store(store)
@@ -165,53 +156,34 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
     )
 
 
-@teach_api.post("/judge", responses=WRITE_SAYS)
+@teach_api.post("/judge", responses=WRITE_ERRORS)
 def judge_result(request: Request, served: Offer, store: StoreNumber, body: JudgedResult) -> SampleAnswer:
-    """Judge a result of the fair sample; gives the next one."""
+    """Judge a result of the fair sample; returns the next one."""
     home = served.store(store)
     home.require_shown(body.fingerprint)
     if body.model not in {one.store.info.fingerprint for one in served.stores}:
         raise Refused(409, "the model of this result is not served any more: nothing was written")
-    query, result = _image(served, home, body.query), _image(served, home, body.result)
+    query, result = (row_of(served, home, ref).image.hash for ref in (body.query, body.result))
     home.feedback.append([judge(query, result, body.rank, same=body.same, model=body.model)])
     following = sample(served, store)
-    proving: Proving = request.app.state.proving
-    proving.judged(following.counted)
+    request.app.state.proof_report.update(following.counted)
     return following
 
 
-@teach_api.get("/learn", responses=SAYS)
-def learning_state(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
-    """Where the learning is."""
+@teach_api.get("/learn", responses=ERRORS)
+def learning_state(request: Request, served: Offer, store: StoreNumber) -> LearningState:
+    """The state of learning."""
     served.store(store)
-    return _state(request)
+    return request.app.state.learning.state()  # type: ignore[no-any-return]
 
 
-@teach_api.post("/learn", responses=WRITE_SAYS)
-def start_learning(request: Request, served: Offer, store: StoreNumber) -> LearnAnswer:
-    """Learn from what people said, in a process of its own; then the page shows the new model."""
+@teach_api.post("/learn", responses=WRITE_ERRORS)
+def start_learning(request: Request, served: Offer, store: StoreNumber) -> LearningState:
+    """Learn from feedback in another process; then the page shows the new model."""
     if store != 0:
         raise Refused(409, "only the first store learns")
-    served.store(store)
-    _learning(request).start()
-    return _state(request)
-
-
-def _learning(request: Request) -> Learning:
-    learning: Learning = request.app.state.learning
-    return learning
-
-
-def _state(request: Request) -> LearnAnswer:
-    state = _learning(request).state()
-    return LearnAnswer(state=state.state, seconds=round(state.seconds, 1), message=state.message)
-
-
-def _image(served: Served, home: ServedStore, ref: str) -> str:
-    found = parse_row(served, ref, None)
-    if found.home is not home:
-        raise Refused(422, "this photo is of another store")
-    return found.row.image.hash
+    request.app.state.learning.start()
+    return learning_state(request, served, store)
 
 
 def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
@@ -225,12 +197,12 @@ def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
         return []
     rows = {row.image.hash: row for row in home.store.rows_by_path().values()}
 
-    def pair(link: Link) -> SaidPair:
+    def pair(link: Link) -> AnsweredPair:
         one, other = (
             _picture(served, store, rows[image]) if image in rows else None
             for image in (link.one, link.other)
         )
-        return SaidPair(entry=link.source, one=one, other=other, same=link.same)
+        return AnsweredPair(entry=link.source, one=one, other=other, same=link.same)
 
     return [
         ContradictionAnswer(

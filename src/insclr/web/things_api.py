@@ -1,8 +1,9 @@
-"""The API of the gallery: things, their names, and what people correct."""
+"""The API of the gallery: things, their names and corrections."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from insclr.feedback.entries import (
@@ -17,41 +18,43 @@ from insclr.feedback.entries import (
     undo,
 )
 from insclr.feedback.things import ShownThing, assign_permanent_id, hashes_of
+from insclr.store import Entry, Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
-from insclr.web.api import SAYS, WRITE_SAYS, Offer, StoreNumber
+from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
 from insclr.web.queries import parse_row
 from insclr.web.served import Refused, Served, ServedStore
 
 things_api = APIRouter(prefix="/api/stores/{store}")
-ThingId = Annotated[str, Path(pattern=r"^(thing|group)-[0-9a-f]{4,64}$", description="id of a thing")]
+_ID = r"^(thing|group)-[0-9a-f]{4,64}$"
 _COVERS = 4
 _MOST_SHOWN = 1000  # photos of a thing's page
 
 Ref = Annotated[str, Field(max_length=24)]
+Name = Annotated[str, Field(max_length=4 * MAX_NAME)]
 
 
-class Named(BaseModel):
+class NewName(BaseModel):
     """A new name."""
 
-    name: str = Field(max_length=4 * MAX_NAME)
+    name: Name
 
 
-class Chosen(Shown):
+class ChosenPhotos(Shown):
     """Photos of a thing."""
 
     refs: list[Ref] = Field(min_length=1, max_length=500)
 
 
-class Parted(Chosen):
-    """Photos that are a thing of their own."""
+class SplitPhotos(ChosenPhotos):
+    """Photos that become a new thing."""
 
-    name: str = Field("", max_length=4 * MAX_NAME)
+    name: Name = ""
 
 
-class Joined(BaseModel):
+class MergeTarget(BaseModel):
     """The thing that another one is."""
 
-    into: str = Field(pattern=r"^(thing|group)-[0-9a-f]{4,64}$")
+    into: str = Field(pattern=_ID)
 
 
 class Hidden(BaseModel):
@@ -60,8 +63,8 @@ class Hidden(BaseModel):
     hidden: bool = True
 
 
-class Undone(BaseModel):
-    """What to take back: an entry, or the last one."""
+class UndoneEntry(BaseModel):
+    """What to undo: an entry, or the last one."""
 
     entry: str = Field("", max_length=64)
 
@@ -72,7 +75,7 @@ class ThingAnswer(BaseModel):
     id: str
     name: str
     photos: int
-    said: int = Field(description="photos that people put here; the others joined by their score")
+    confirmed: int = Field(description="photos that people put here; the others joined by their score")
     uncertain: bool = Field(description="may be several things")
     hidden: bool
     covers: list[PictureAnswer]
@@ -90,7 +93,7 @@ class GalleryAnswer(BaseModel):
 class ThingPicture(PictureAnswer):
     """A photo of a thing."""
 
-    said: bool = Field(description="a person put it here; else it joined by its score")
+    confirmed: bool = Field(description="a person put it here; else it joined by its score")
 
 
 class ThingPage(ThingAnswer, Shown):
@@ -103,10 +106,38 @@ class Done(BaseModel):
     """What was done, and the id that the thing has now."""
 
     id: str
-    said: str
+    message: str
 
 
-@things_api.get("/things", responses=SAYS)
+class _Target:
+    """The thing that a request is about."""
+
+    def __init__(
+        self,
+        served: Offer,
+        store: StoreNumber,
+        thing: Annotated[str, Path(pattern=_ID, description="id of a thing")],
+    ) -> None:
+        self.served, self.store = served, store
+        self.home = served.store(store)
+        self.thing = self.home.feedback.gallery().thing(thing)
+        self.id, self.entries = assign_permanent_id(self.thing)
+
+    def hashes(self, chosen: ChosenPhotos) -> list[str]:
+        """The hashes of photos of this thing."""
+        self.home.require_shown(chosen.fingerprint)
+        return hashes_of(self.thing, [row_of(self.served, self.home, ref).id for ref in chosen.refs])
+
+    def write(self, entries: Sequence[Entry], message: str, id_: str = "") -> Done:
+        """Write entries about the thing, which then has its permanent id."""
+        self.home.feedback.append([*self.entries, *entries])
+        return Done(id=id_ or self.id, message=message)
+
+
+Target = Annotated[_Target, Depends()]
+
+
+@things_api.get("/things", responses=ERRORS)
 def things(
     served: Offer,
     store: StoreNumber,
@@ -115,10 +146,10 @@ def things(
     hidden: bool = False,
 ) -> GalleryAnswer:
     """The things of a store: groups of photos, corrected and named by people."""
-    home = served.store(store)
-    found = home.feedback.gallery()
+    feedback = served.store(store).feedback
+    found = feedback.gallery()
     shown = [one for one in found.things if hidden or not one.hidden]
-    entries = home.feedback.read().entries
+    entries = feedback.read().entries
     return GalleryAnswer(
         things=[_thing(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
@@ -127,7 +158,7 @@ def things(
     )
 
 
-@things_api.get("/things/alone", responses=SAYS)
+@things_api.get("/things/alone", responses=ERRORS)
 def alone(
     served: Offer, store: StoreNumber, count: Annotated[int, Query(ge=1, le=200)] = 60
 ) -> list[PictureAnswer]:
@@ -136,99 +167,80 @@ def alone(
     return [picture_answer(store, row, served.settings.root_path) for row in rows]
 
 
-@things_api.get("/things/{thing}", responses=SAYS)
-def thing_page(served: Offer, store: StoreNumber, thing: ThingId) -> ThingPage:
+@things_api.get("/things/{thing}", responses=ERRORS)
+def thing_page(target: Target) -> ThingPage:
     """A thing with its photos."""
-    home, found = _found(served, store, thing)
-    root = served.settings.root_path
-    pictures = [
-        ThingPicture(
-            **picture_answer(store, row, root, found.name).model_dump(),
-            said=row.image.hash in found.confirmed,
-        )
-        for row in found.rows[:_MOST_SHOWN]
-    ]
+    thing, root = target.thing, target.served.settings.root_path
     return ThingPage(
-        fingerprint=home.store.info.fingerprint,
-        **_thing(served, store, found).model_dump(),
-        pictures=pictures,
+        fingerprint=target.home.store.info.fingerprint,
+        **_thing(target.served, target.store, thing).model_dump(),
+        pictures=[
+            ThingPicture(
+                **picture_answer(target.store, row, root, thing.name).model_dump(),
+                confirmed=row.image.hash in thing.confirmed,
+            )
+            for row in thing.rows[:_MOST_SHOWN]
+        ],
     )
 
 
-@things_api.post("/things/{thing}/name", responses=WRITE_SAYS)
-def name(served: Offer, store: StoreNumber, thing: ThingId, body: Named) -> Done:
+@things_api.post("/things/{thing}/name", responses=WRITE_ERRORS)
+def name(target: Target, body: NewName) -> Done:
     """Give a thing a name."""
-    home, found = _found(served, store, thing)
-    id_, entries = assign_permanent_id(found, body.name)
-    home.feedback.append(entries or name_thing(id_, body.name, []))
-    return Done(id=id_, said="named")
+    # The photos of a group and its name are one act, and one undo.
+    images = [row.image.hash for row in target.thing.rows] if target.entries else []
+    target.entries = []
+    return target.write(name_thing(target.id, body.name, images), "named")
 
 
-@things_api.post("/things/{thing}/remove", responses=WRITE_SAYS)
-def remove(served: Offer, store: StoreNumber, thing: ThingId, body: Chosen) -> Done:
-    """Take photos out of a thing: not this one."""
-    home, found = _found(served, store, thing)
-    images = hashes_of(found, _ids(served, home, body))
-    id_, entries = assign_permanent_id(found)
-    home.feedback.append([*entries, *remove_images(id_, images)])
-    return Done(id=id_, said=f"{len(images)} taken out")
+@things_api.post("/things/{thing}/remove", responses=WRITE_ERRORS)
+def remove(target: Target, body: ChosenPhotos) -> Done:
+    """Take photos out of a thing."""
+    images = target.hashes(body)
+    return target.write(remove_images(target.id, images), f"{len(images)} taken out")
 
 
-@things_api.post("/things/{thing}/split", responses=WRITE_SAYS)
-def split(served: Offer, store: StoreNumber, thing: ThingId, body: Parted) -> Done:
-    """Make a thing of its own of some photos."""
-    home, found = _found(served, store, thing)
-    images = hashes_of(found, _ids(served, home, body))
-    if len(images) == len(found.rows):
+@things_api.post("/things/{thing}/split", responses=WRITE_ERRORS)
+def split(target: Target, body: SplitPhotos) -> Done:
+    """Make a new thing of some photos."""
+    images = target.hashes(body)
+    if len(images) == len(target.thing.rows):
         raise Refused(400, "leave at least one photo in the thing that you split")
-    id_, entries = assign_permanent_id(found)
-    own = new_thing_id()
-    home.feedback.append([*entries, *name_thing(own, body.name, images, split_from=id_)])
-    return Done(id=own, said="split")
+    new = new_thing_id()
+    return target.write(name_thing(new, body.name, images, split_from=target.id), "split", new)
 
 
-@things_api.post("/things/{thing}/merge", responses=WRITE_SAYS)
-def merge(served: Offer, store: StoreNumber, thing: ThingId, body: Joined) -> Done:
-    """Say that a thing is another one."""
-    home, found = _found(served, store, thing)
-    into = home.feedback.gallery().thing(body.into)
-    if into.id == found.id:
+@things_api.post("/things/{thing}/merge", responses=WRITE_ERRORS)
+def merge(target: Target, body: MergeTarget) -> Done:
+    """Join a thing with another one."""
+    into = target.home.feedback.gallery().thing(body.into)
+    if into.id == target.thing.id:
         raise Refused(400, "a thing cannot be joined with itself")
-    id_, entries = assign_permanent_id(found)
-    into_id, more = assign_permanent_id(into)
-    home.feedback.append([*entries, *more, merge_things(into_id, id_)])
-    return Done(id=into_id, said="joined")
+    into_id, entries = assign_permanent_id(into)
+    return target.write([*entries, merge_things(into_id, target.id)], "joined", into_id)
 
 
-@things_api.post("/things/{thing}/hide", responses=WRITE_SAYS)
-def hide(served: Offer, store: StoreNumber, thing: ThingId, body: Hidden) -> Done:
+@things_api.post("/things/{thing}/hide", responses=WRITE_ERRORS)
+def hide(target: Target, body: Hidden) -> Done:
     """Leave a thing out of the gallery, or show it again."""
-    home, found = _found(served, store, thing)
-    id_, entries = assign_permanent_id(found)
-    home.feedback.append([*entries, hide_thing(id_, hidden=body.hidden)])
-    return Done(id=id_, said="hidden" if body.hidden else "shown")
+    return target.write([hide_thing(target.id, hidden=body.hidden)], "hidden" if body.hidden else "shown")
 
 
-@things_api.post("/undo", responses=WRITE_SAYS)
-def take_back(served: Offer, store: StoreNumber, body: Undone) -> Done:
-    """Take back what was said last, or an entry by its id."""
+@things_api.post("/undo", responses=WRITE_ERRORS)
+def undo_act(served: Offer, store: StoreNumber, body: UndoneEntry) -> Done:
+    """Undo the last act, or one by the id of an entry."""
     home = served.store(store)
     act = undo(home.store, body.entry)
     home.feedback.invalidate()
-    return Done(id=act[-1].id, said=describe_act(act))
+    return Done(id=act[-1].id, message=describe_act(act))
 
 
-def _found(served: Served, store: int, thing: str) -> tuple[ServedStore, ShownThing]:
-    home = served.store(store)
-    return home, home.feedback.gallery().thing(thing)
-
-
-def _ids(served: Served, home: ServedStore, chosen: Chosen) -> list[int]:
-    home.require_shown(chosen.fingerprint)
-    rows = [parse_row(served, ref, None) for ref in chosen.refs]
-    if any(one.home is not home for one in rows):
-        raise Refused(422, "these photos are of another store")
-    return [one.row.id for one in rows]
+def row_of(served: Served, home: ServedStore, ref: str) -> Row:
+    """The row of this store that a page refers to."""
+    found = parse_row(served, ref, None)
+    if found.home is not home:
+        raise Refused(422, "this photo is of another store")
+    return found.row
 
 
 def _thing(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
@@ -237,7 +249,7 @@ def _thing(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
         id=thing.id,
         name=thing.name,
         photos=len(thing.rows),
-        said=sum(row.image.hash in thing.confirmed for row in thing.rows),
+        confirmed=sum(row.image.hash in thing.confirmed for row in thing.rows),
         uncertain=thing.uncertain,
         hidden=thing.hidden,
         covers=[picture_answer(store, row, root, thing.name) for row in thing.rows[:_COVERS]],

@@ -17,7 +17,7 @@ from insclr.web.turns import in_turn
 
 why_api = APIRouter(prefix="/api")
 
-_SAYS: dict[int | str, dict[str, Any]] = {
+_ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
     413: {"model": Problem, "description": "Too many bytes or pixels"},
@@ -33,7 +33,7 @@ class WhyAnswer(BaseModel):
     """The geometry between a query and a found picture; all places are fractions of their picture."""
 
     verified: bool
-    says: str = Field(description="the answer in words, for people")
+    sentence: str = Field(description="the answer in words, for people")
     inliers: int = 0
     query: int = Field(default=0, description="which query it is about: uploads first, then rows")
     query_points: Points = []
@@ -44,7 +44,7 @@ class WhyAnswer(BaseModel):
     )
 
 
-@why_api.post("/why", responses=_SAYS)
+@why_api.post("/why", responses=_ERRORS)
 async def why(
     request: Request,
     found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],
@@ -71,10 +71,10 @@ def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
     best = inliers.index(max(inliers))
     geometry = geometries[best]
     if geometry is None:
-        return WhyAnswer(verified=False, says=_nothing(queries, target))
+        return WhyAnswer(verified=False, sentence=_nothing(queries, target))
     return WhyAnswer(
         verified=True,
-        says=f"{geometry.inliers} points of the query are found again in this photo, in the same arrangement.",
+        sentence=f"{geometry.inliers} points of the query are found again in this photo, in the same arrangement.",
         inliers=geometry.inliers,
         query=best,
         query_points=geometry.query_points.round(4).tolist(),

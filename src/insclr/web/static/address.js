@@ -6,7 +6,7 @@ const BOX_DIGITS = 4;
 export function write(state) {
   const values = new URLSearchParams();
   for (const item of state.query) if (item.ref) values.append("photo", item.ref + boxText(item.box));
-  // Photos of this computer stay there, and so do their names: only how many there were is told.
+  // Photos of this computer stay there, and so do their names: the address holds only how many there were.
   const uploaded = state.query.filter((item) => !item.ref).length;
   if (uploaded) values.set("uploaded", uploaded);
   for (const { column, sign, value } of state.filters) values.append(`only.${column}`, `${sign}:${value}`);

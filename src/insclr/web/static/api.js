@@ -1,6 +1,6 @@
-// Talks to the server. Every failure becomes an Error whose message is meant for the person.
+// Calls of the server. Every failure becomes an Error whose message is meant for the person.
 
-async function answer(request) {
+export async function readJson(request) {
   let response;
   try {
     response = await request;
@@ -26,15 +26,15 @@ const capital = (text) => (/^[a-z']+[ ,:]/.test(text) ? text.charAt(0).toUpperCa
 
 const rowAddress = (ref) => `api/stores/${ref.replace(":", "/rows/")}`;
 
-export const about = () => answer(fetch("api/about"));
+export const about = () => readJson(fetch("api/about"));
 
-export const sample = (store, seed) => answer(fetch(`api/stores/${store}/sample?count=24&seed=${seed}`));
+export const sample = (store, seed) => readJson(fetch(`api/stores/${store}/sample?count=24&seed=${seed}`));
 
-export const columns = (store) => answer(fetch(`api/stores/${store}/columns`));
+export const columns = (store) => readJson(fetch(`api/stores/${store}/columns`));
 
-export const photo = (ref) => answer(fetch(rowAddress(ref)));
+export const photo = (ref) => readJson(fetch(rowAddress(ref)));
 
-// Why a photo cannot be shown, in the server's own words; empty when it can be after all.
+// The server's reason why a photo cannot be shown; empty when it can be after all.
 export async function reasonMissing(address) {
   const response = await fetch(address).catch(() => null);
   if (!response) return "The server does not answer.";
@@ -66,12 +66,12 @@ export function search(query, options, signal) {
   asked = query;
   const form = queryForm(query);
   for (const [name, value] of Object.entries(options)) form.append(name, value);
-  return answer(fetch("api/search", { method: "POST", body: form, signal }));
+  return readJson(fetch("api/search", { method: "POST", body: form, signal }));
 }
 
 // The points that the last query shares with a photo.
 export function why(ref) {
   const form = queryForm(asked);
   form.append("found", ref);
-  return answer(fetch("api/why", { method: "POST", body: form }));
+  return readJson(fetch("api/why", { method: "POST", body: form }));
 }

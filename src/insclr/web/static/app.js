@@ -1,4 +1,4 @@
-// The page: what is asked (photos, filters, order), and what follows from a change of it.
+// The search page: the state of a search (photos, filters, order), and what a change of it does.
 
 import * as address from "./address.js";
 import * as api from "./api.js";
@@ -93,7 +93,7 @@ function viewed(match) {
 
 addEventListener("popstate", () => restore());
 
-// Make the page what the address and the history say.
+// Show what the address and the history hold.
 async function restore() {
   restored += 1;
   const turn = restored;
@@ -122,7 +122,7 @@ async function restore() {
   history.replaceState({ query: state.query, lost }, "");
   if (bar.number !== state.store) await bar.use(state.store);
   state.store = bar.number;
-  tellLost(uploaded - state.query.filter((one) => !one.ref).length, lost);
+  showLost(uploaded - state.query.filter((one) => !one.ref).length, lost);
   render();
   await run();
   if (state.view) openView();
@@ -152,7 +152,7 @@ async function openView() {
 }
 
 // Photos of a computer do not outlive the page that they were shown to.
-function tellLost(count, names) {
+function showLost(count, names) {
   byId("notice").hidden = !count;
   if (!count) return;
   const which = names.length === 1 ? `Your photo “${names[0]}” was` : `The ${count === 1 ? "photo" : "photos"} of this search ${count === 1 ? "was" : "were"}`;
@@ -177,7 +177,7 @@ async function run() {
     const answer = await api.search(query, options, signal);
     clearTimeout(slow);
     show(answer);
-    bar.look(false);
+    bar.refresh(false);
   } catch (error) {
     if (error.name !== "AbortError") fail(error);
   } finally {

@@ -8,7 +8,7 @@ const SIGNS = {
   number: { from: ">=", to: "<=", is: "=", "is-not": "!=" },
   text: { contains: "contains", is: "=", "is-not": "!=" },
 };
-const SAID = { is: "is", "is-not": "is not", from: "from", to: "up to", contains: "contains" };
+const SIGN_NAMES = { is: "is", "is-not": "is not", from: "from", to: "up to", contains: "contains" };
 
 // The filters as text of the filter language; filters without a value do not count.
 export function toWhere(filters, columns, typed) {
@@ -61,7 +61,7 @@ export class Filters {
     const column = this.columns.find((one) => one.name === filter.column) ?? { name: filter.column, kind: "text", values: [] };
     const signs = Object.keys(SIGNS[column.kind]);
     const sign = element("select", { class: "sign", "aria-label": `How ${column.name} is compared` },
-      signs.map((one) => element("option", { value: one }, [SAID[one]])));
+      signs.map((one) => element("option", { value: one }, [SIGN_NAMES[one]])));
     sign.value = signs.includes(filter.sign) ? filter.sign : signs[0];
     sign.addEventListener("change", () => this.change(i, { sign: sign.value }));
     const value = this.value(column, filter, i);

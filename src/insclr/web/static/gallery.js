@@ -2,7 +2,7 @@
 
 import { byId, element } from "./dom.js";
 import { card } from "./thing_cards.js";
-import * as said from "./said_api.js";
+import * as feedback from "./feedback_api.js";
 
 const FIRST = 14; // two full rows on a wide screen, seven on a phone
 
@@ -10,7 +10,7 @@ async function show() {
   const place = byId("things");
   if (!place) return;
   try {
-    const found = await said.gallery(0, FIRST);
+    const found = await feedback.gallery(0, FIRST);
     if (!found.things.length) return;
     const links = [element("a", { href: "things" }, [`All ${found.total} things`]), element("a", { href: "teach" }, ["Teach by clicking"])];
     place.replaceChildren(

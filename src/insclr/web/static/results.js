@@ -64,12 +64,12 @@ export class Results {
     const found = matches.filter((one) => !one.is_query);
     const copies = found.reduce((sum, one) => sum + copiesOf(one), 0);
     const count = found.length + (copies ? ` + ${counted(copies, "copy", "copies")}` : "");
-    const says = [element("h2", { id: `band-${name}` }, [title, " ", element("span", { class: "count" }, [String(count)])]),
+    const head = [element("h2", { id: `band-${name}` }, [title, " ", element("span", { class: "count" }, [String(count)])]),
       element("span", { class: "hint" }, [hint])];
     const tiles = element("div", { class: "tiles" }, matches.map((match, i) => this.tile(match, first + i)));
     const named = { class: `band ${name}`, "data-band": name, "aria-labelledby": `band-${name}` };
-    if (name !== "other") return element("section", named, [element("div", { class: "band-head" }, says), tiles]);
-    const part = element("details", named, [element("summary", { class: "band-head" }, says), tiles]);
+    if (name !== "other") return element("section", named, [element("div", { class: "band-head" }, head), tiles]);
+    const part = element("details", named, [element("summary", { class: "band-head" }, head), tiles]);
     part.open = alone || this.otherOpen;
     part.addEventListener("toggle", () => {
       this.otherOpen = part.open;
@@ -149,9 +149,9 @@ const percent = (match) => `${Math.round(match.score * 100)} %`;
 
 function label(match, sample) {
   if (sample) return `${match.path}: search from this photo`;
-  const said = [match.path, match.thing, match.is_query ? "your photo" : `${match.band}, ${percent(match)}`];
-  if (copiesOf(match)) said.push(counted(copiesOf(match), "copy", "copies"));
-  return `${said.filter(Boolean).join(", ")}: open`;
+  const parts = [match.path, match.thing, match.is_query ? "your photo" : `${match.band}, ${percent(match)}`];
+  if (copiesOf(match)) parts.push(counted(copiesOf(match), "copy", "copies"));
+  return `${parts.filter(Boolean).join(", ")}: open`;
 }
 
 function badges(match, sample) {

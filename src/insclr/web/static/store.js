@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { byId, counted, element } from "./dom.js";
 
-const EVERY = 10_000; // milliseconds between two looks at the counts
+const EVERY = 10_000; // milliseconds: polling interval of the counts
 
 export class StoreBar {
   // actions: use(number), changed(): photos came or went.
@@ -20,13 +20,13 @@ export class StoreBar {
     this.number = number < this.about.stores.length ? number : 0;
     await this.readColumns();
     this.render();
-    const look = () => document.visibilityState === "visible" && this.look();
-    setInterval(look, EVERY);
-    for (const event of ["visibilitychange", "focus"]) addEventListener(event, look);
+    const poll = () => document.visibilityState === "visible" && this.refresh();
+    setInterval(poll, EVERY);
+    for (const event of ["visibilitychange", "focus"]) addEventListener(event, poll);
   }
 
-  // Ask for the counts anew: photos may have been indexed meanwhile. A server that is away is met by the next search.
-  async look(tell = true) {
+  // Read the counts anew: photos may have been indexed meanwhile. The next search reports a server that does not answer.
+  async refresh(notify = true) {
     const found = await api.about().catch(() => null);
     if (!found) return;
     const before = this.store?.pictures;
@@ -34,7 +34,7 @@ export class StoreBar {
     this.render();
     if (this.store.pictures === before) return;
     await this.readColumns();
-    if (tell) this.actions.changed();
+    if (notify) this.actions.changed();
   }
 
   async use(number) {

@@ -1,7 +1,7 @@
-// The teaching screen: one photo and twelve candidates at a time; then learning from the answers, and the proof.
+// The teaching page: one photo and twelve candidates at a time, learning from the answers, and the proof.
 
 import { byId, element, toast } from "./dom.js";
-import * as said from "./said_api.js";
+import * as feedback from "./feedback_api.js";
 
 let screen = null;
 let busy = false;
@@ -66,34 +66,34 @@ const refs = () => screen.candidates.map((one) => one.ref);
 async function give(same) {
   if (!screen?.query) return;
   const different = refs().filter((one) => !same.includes(one));
-  show(await attempt(() => nextOf(said.give(screen, same, different), said.screen)));
+  show(await attempt(() => nextOf(feedback.answer(screen, same, different), feedback.screen)));
 }
 
 async function skip() {
-  if (screen?.query) show(await attempt(() => nextOf(said.skip(screen), said.screen)));
+  if (screen?.query) show(await attempt(() => nextOf(feedback.skip(screen), feedback.screen)));
 }
 
 function showConflicts(found) {
   const place = byId("conflicts");
   place.hidden = !found.length;
   const small = (picture) => element("img", { src: picture?.thumbnail ?? "", alt: picture?.path ?? "a photo that is gone" });
-  const row = (one, tells) => {
+  const row = (one, label) => {
     const undo = element("button", {}, ["Take back"]);
     undo.addEventListener("click", async () => {
-      if (await attempt(() => said.undo(one.entry))) show(await attempt(said.screen));
+      if (await attempt(() => feedback.undo(one.entry))) show(await attempt(feedback.screen));
     });
-    return element("div", { class: "pair" }, [small(one.one), small(one.other), element("p", {}, [tells, one.same ? "the same thing" : "different things"]), undo]);
+    return element("div", { class: "pair" }, [small(one.one), small(one.other), element("p", {}, [label, one.same ? "the same thing" : "different things"]), undo]);
   };
   place.replaceChildren(element("h2", {}, ["These answers contradict each other"]), ...found.map((each) => element("details", {}, [
     element("summary", {}, [`An answer does not fit ${each.chain.length} earlier one${each.chain.length === 1 ? "" : "s"}`]),
     element("p", { class: "hint" }, [each.asked_again ? "One of them is probably a slip: they are set aside and asked again." : "The earlier ones hold until you take one back."]),
-    row(each.answer, "you said: "),
-    ...each.chain.map((one) => row(one, "but before: ")),
+    row(each.answer, "your answer: "),
+    ...each.chain.map((one) => row(one, "an earlier answer: ")),
   ])));
 }
 
 async function watchLearning() {
-  const state = await said.learning().catch(() => null);
+  const state = await feedback.learning().catch(() => null);
   if (!state) return setTimeout(watchLearning, 2000);
   const texts = {
     idle: "", running: `learning … ${Math.round(state.seconds)} s`,
@@ -106,14 +106,14 @@ async function watchLearning() {
   if (state.state === "running") setTimeout(watchLearning, 700);
   else if (state.state === "done" && byId("learn").dataset.asked) {
     delete byId("learn").dataset.asked;
-    show(await attempt(said.screen)); // asked anew, from the better model
-    showProof(await said.sample().catch(() => null));
+    show(await attempt(feedback.screen)); // asked anew, from the better model
+    showProof(await feedback.sample().catch(() => null));
   }
 }
 
 byId("learn").addEventListener("click", async () => {
   try {
-    await said.learn();
+    await feedback.learn();
   } catch (error) {
     return toast(error.message);
   }
@@ -133,13 +133,13 @@ function showProof(found) {
   if (!pair) byId("judging").hidden = true;
 }
 
-const judge = async (same) => pair && showProof(await attempt(() => nextOf(said.judge({
-  fingerprint: pair.fingerprint, query: pair.query.ref, result: pair.result.ref, rank: pair.rank, model: pair.model, same }), said.sample)));
+const judge = async (same) => pair && showProof(await attempt(() => nextOf(feedback.judge({
+  fingerprint: pair.fingerprint, query: pair.query.ref, result: pair.result.ref, rank: pair.rank, model: pair.model, same }), feedback.sample)));
 
 byId("judge").addEventListener("click", async () => {
   byId("judging").hidden = false;
   byId("judge").hidden = true;
-  showProof(await attempt(said.sample));
+  showProof(await attempt(feedback.sample));
 });
 byId("right").addEventListener("click", () => judge(true));
 byId("wrong").addEventListener("click", () => judge(false));
@@ -148,18 +148,18 @@ byId("all").addEventListener("click", () => give(refs()));
 byId("none").addEventListener("click", () => give([]));
 byId("skip").addEventListener("click", skip);
 byId("undo").addEventListener("click", async () => {
-  const done = await attempt(() => said.undo());
+  const done = await attempt(() => feedback.undo());
   if (!done) return;
-  toast(`Taken back: ${done.said}`);
-  show(await attempt(said.screen));
+  toast(`Taken back: ${done.message}`);
+  show(await attempt(feedback.screen));
 });
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
   const does = { a: () => give(refs()), n: () => give([]), s: skip, Enter: () => !event.target.closest("button") && tapped().length && give(tapped()) }[event.key];
   if (does) does();
 });
-attempt(said.screen).then(async (first) => {
+attempt(feedback.screen).then(async (first) => {
   show(first);
-  showProof(await said.sample().catch(() => null));
+  showProof(await feedback.sample().catch(() => null));
 });
 watchLearning();

@@ -2,7 +2,7 @@
 
 import { byId, element, toast } from "./dom.js";
 import { card, photos } from "./thing_cards.js";
-import * as said from "./said_api.js";
+import * as feedback from "./feedback_api.js";
 
 const PAGE = 60;
 let shown = null; // the thing on the page
@@ -31,10 +31,10 @@ async function render() {
 
 async function renderAll() {
   shown = null;
-  const found = await said.gallery(0, PAGE, showsHidden);
+  const found = await feedback.gallery(0, PAGE, showsHidden);
   const cards = element("div", { class: "cards" }, found.things.map(card));
   const more = button("Show more", () => attempt(async () => {
-    const next = await said.gallery(cards.children.length, PAGE, showsHidden);
+    const next = await feedback.gallery(cards.children.length, PAGE, showsHidden);
     cards.append(...next.things.map(card));
     more.hidden = cards.children.length >= next.total;
   }));
@@ -50,7 +50,7 @@ async function renderAll() {
 }
 
 async function renderAlone(count) {
-  const pictures = await said.alone();
+  const pictures = await feedback.alone();
   const tiles = pictures.map((one) => element("img", { src: one.thumbnail, alt: one.path, title: one.path, loading: "lazy" }));
   return element("section", { class: "alone" }, [
     element("h2", {}, [`New: ${photos(count)} that match nothing`]),
@@ -60,25 +60,25 @@ async function renderAlone(count) {
 }
 
 async function renderThing(id) {
-  const thing = await said.thing(id);
+  const thing = await feedback.thing(id);
   shown = thing;
   const name = element("input", { id: "name", type: "text", maxlength: "120", placeholder: "What is this?", "aria-label": "Name", autocomplete: "off" });
   name.value = thing.name;
   const form = element("form", { class: "naming" }, [name, element("button", { class: "primary" }, ["Save the name"])]);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    change(() => said.name(thing.id, name.value));
+    change(() => feedback.name(thing.id, name.value));
   });
   const tiles = thing.pictures.map(photoTile);
   const grid = element("div", { class: "tiles", id: "photos" }, tiles);
   const acts = element("div", { class: "acts", id: "acts" }, [
-    button("Not this thing", () => chosen((refs) => said.remove(thing, refs)), { id: "remove", disabled: "" }),
-    button("A thing of its own", () => chosen((refs) => said.split(thing, refs, "")), { id: "split", disabled: "" }),
+    button("Not this thing", () => chosen((refs) => feedback.remove(thing, refs)), { id: "remove", disabled: "" }),
+    button("A new thing", () => chosen((refs) => feedback.split(thing, refs, "")), { id: "split", disabled: "" }),
     button("Join with …", () => chooseOther(thing), { id: "merge" }),
-    button(thing.hidden ? "Show again" : "Hide", () => change(() => said.hide(thing.id, !thing.hidden)), { id: "hide" }),
+    button(thing.hidden ? "Show again" : "Hide", () => change(() => feedback.hide(thing.id, !thing.hidden)), { id: "hide" }),
   ]);
   const facts = [photos(thing.photos)];
-  if (thing.said && thing.said < thing.photos) facts.push(`${thing.photos - thing.said} joined by their score`);
+  if (thing.confirmed && thing.confirmed < thing.photos) facts.push(`${thing.photos - thing.confirmed} joined by their score`);
   if (thing.uncertain) facts.push("uncertain: these may be several things");
   byId("page").replaceChildren(
     element("p", {}, [element("a", { href: "things" }, ["All things"])]),
@@ -88,7 +88,7 @@ async function renderThing(id) {
     acts,
     grid,
   );
-  const all = await said.gallery(0, 1);
+  const all = await feedback.gallery(0, 1);
   showUndo(all.undo);
 }
 
@@ -99,7 +99,7 @@ function photoTile(picture) {
     for (const id of ["remove", "split"]) byId(id).disabled = !some;
   }, { class: "pick", "aria-pressed": "false", "data-ref": picture.ref, title: picture.path, "aria-label": picture.path });
   tile.append(element("img", { src: picture.thumbnail, alt: "", loading: "lazy" }));
-  if (!picture.said && shown.said) tile.append(element("span", { class: "doubt" }, ["by score"]));
+  if (!picture.confirmed && shown.confirmed) tile.append(element("span", { class: "doubt" }, ["by score"]));
   return tile;
 }
 
@@ -109,14 +109,14 @@ function chosen(act) {
 }
 
 async function chooseOther(thing) {
-  const found = await attempt(() => said.gallery(0, 200));
+  const found = await attempt(() => feedback.gallery(0, 200));
   if (!found) return;
   const others = found.things.filter((one) => one.id !== thing.id).map((one) => {
     const made = card(one);
     made.addEventListener("click", (event) => {
       event.preventDefault();
       dialog.close();
-      change(() => said.merge(thing.id, one.id));
+      change(() => feedback.merge(thing.id, one.id));
     });
     return made;
   });
@@ -141,10 +141,10 @@ function showUndo(what) {
 }
 
 byId("undo").addEventListener("click", async () => {
-  const done = await attempt(() => said.undo());
+  const done = await attempt(() => feedback.undo());
   if (!done) return;
-  toast(`Taken back: ${done.said}`);
-  if (shown && (await said.thing(shown.id).catch(() => null)) === null) location.hash = "";
+  toast(`Taken back: ${done.message}`);
+  if (shown && (await feedback.thing(shown.id).catch(() => null)) === null) location.hash = "";
   render();
 });
 addEventListener("hashchange", render);

@@ -6,7 +6,7 @@ import { copiesOf } from "./results.js";
 import { explain } from "./why.js";
 import { Zoom } from "./zoom.js";
 
-const SAID = { sure: "sure", maybe: "maybe", other: "probably something else" };
+const BAND_NAMES = { sure: "sure", maybe: "maybe", other: "probably something else" };
 
 export class Viewer {
   // actions: search(match), add(match), viewed(match or null): null when it closes, about(): what the server offers.
@@ -145,6 +145,6 @@ function facts(match) {
   const found = [];
   if (match.thing) found.push(["thing", match.thing]);
   if (match.is_query) found.push(["found", "this is your photo"]);
-  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${SAID[match.band]}`], ["cosine", match.similarity.toFixed(4)]);
+  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${BAND_NAMES[match.band]}`], ["cosine", match.similarity.toFixed(4)]);
   return [...found, ...Object.entries(match.columns ?? {})];
 }

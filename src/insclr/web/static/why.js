@@ -14,10 +14,10 @@ export function whyButton(match) {
 
 // Opens the view over whatever is shown.
 export async function explain(match) {
-  const says = element("p", { class: "why-says", role: "status" }, ["Comparing the photos …"]);
+  const sentence = element("p", { class: "why-sentence", role: "status" }, ["Comparing the photos …"]);
   const close = element("button", { class: "icon close", "aria-label": "Close" }, ["✕"]);
   const place = element("div", { class: "why-photos" });
-  const dialog = element("dialog", { class: "why", "aria-label": "Why was this found?" }, [close, says, place]);
+  const dialog = element("dialog", { class: "why", "aria-label": "Why was this found?" }, [close, sentence, place]);
   close.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -25,12 +25,12 @@ export async function explain(match) {
   try {
     const query = api.lastQuery();
     const answer = await api.why(match.ref);
-    says.textContent = answer.says;
+    sentence.textContent = answer.sentence;
     // The server counts uploads first, then rows.
     const ordered = [...query.filter((one) => one.file), ...query.filter((one) => !one.file)];
     await show(place, ordered[answer.query], match, answer);
   } catch (error) {
-    says.textContent = error.message;
+    sentence.textContent = error.message;
   }
 }
 
