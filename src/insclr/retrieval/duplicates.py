@@ -2,11 +2,12 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from insclr.data.decode import BadImage, decode
 from insclr.progress import progress_bar
@@ -25,60 +26,28 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
 
     Descriptors only propose pairs; a pair counts when the files are equal or their small images agree.
     """
-    rows = {row.id: row for row in store.rows_by_path().values()}
-    groups = Groups(rows)
+    rows = sorted(store.rows_by_path().values(), key=lambda row: row.id)
+    place = {row.id: i for i, row in enumerate(rows)}
     small = _SmallImages(store.info.root)
     by_hash: dict[str, int] = {}
-    for row in rows.values():
-        groups.join(row.id, by_hash.setdefault(row.image.hash, row.id))
+    pairs = [(i, by_hash.setdefault(row.image.hash, i)) for i, row in enumerate(rows)]
     ids = store.ids()
     with progress_bar("looking for duplicates", len(ids)) as bar:
         for start in range(0, len(ids), 256):
             part = ids[start : start + 256]
             found = store.search(store.descriptors(part), _NEAREST)
-            close = (found.similarities >= similarity) & (found.ids >= 0)
-            for i, place in zip(*np.nonzero(close), strict=True):
-                a, b = int(part[i]), int(found.ids[i, place])
-                if (
-                    a < b
-                    and {a, b} <= rows.keys()
-                    and not groups.joined(a, b)
-                    and small.agree(rows[a], rows[b])
-                ):
-                    groups.join(a, b)
+            for i, near in zip(*np.nonzero(found.similarities >= similarity), strict=True):
+                a, b = place.get(int(part[i])), place.get(int(found.ids[i, near]))
+                if a is not None and b is not None and a < b and small.agree(rows[a], rows[b]):
+                    pairs.append((a, b))
             bar.advance(len(part))
-    sets = [sorted((rows[one] for one in group), key=lambda row: row.image.path) for group in groups.sets()]
-    return sorted((group for group in sets if len(group) > 1), key=lambda g: (-len(g), g[0].image.path))
-
-
-class Groups:
-    """Disjoint sets of ids that can be joined (union-find)."""
-
-    def __init__(self, ids: Iterable[int]) -> None:
-        self._parent = {one: one for one in ids}
-
-    def root(self, one: int) -> int:
-        """The id that stands for the set of `one`."""
-        while self._parent[one] != one:
-            self._parent[one] = self._parent[self._parent[one]]
-            one = self._parent[one]
-        return one
-
-    def joined(self, one: int, other: int) -> bool:
-        """Whether both are in one set."""
-        return self.root(one) == self.root(other)
-
-    def join(self, one: int, other: int) -> int:
-        """Make one set of two; gives the id that stands for it."""
-        self._parent[self.root(other)] = self.root(one)
-        return self.root(one)
-
-    def sets(self) -> list[list[int]]:
-        """All sets, members ascending."""
-        members: dict[int, list[int]] = defaultdict(list)
-        for one in sorted(self._parent):
-            members[self.root(one)].append(one)
-        return list(members.values())
+    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(one)), (one, other)), shape=(len(rows), len(rows)))
+    groups: dict[int, list[Row]] = defaultdict(list)
+    for number, row in zip(connected_components(graph, directed=False)[1].tolist(), rows, strict=True):
+        groups[number].append(row)
+    sets = [sorted(group, key=lambda row: row.image.path) for group in groups.values() if len(group) > 1]
+    return sorted(sets, key=lambda group: (-len(group), group[0].image.path))
 
 
 class _SmallImages:
@@ -89,23 +58,24 @@ class _SmallImages:
         self._read: dict[int, NDArray[np.float32] | None] = {}
 
     def agree(self, one: Row, other: Row) -> bool:
+        """Whether both files are equal or show the same."""
+        if one.image.hash == other.image.hash:
+            return True
         a, b = self._small(one), self._small(other)
-        if a is None or b is None:
-            return False
-        return float((a * b).sum()) >= _AGREEMENT
+        return a is not None and b is not None and float((a * b).sum()) >= _AGREEMENT
 
     def _small(self, row: Row) -> NDArray[np.float32] | None:
         if row.id not in self._read:
-            self._read[row.id] = self._shrink(self._root / row.image.path)
+            self._read[row.id] = _shrink(self._root / row.image.path)
         return self._read[row.id]
 
-    @staticmethod
-    def _shrink(file: Path) -> NDArray[np.float32] | None:
-        try:
-            image = decode(file, longest=8 * _SIDE).resize((_SIDE, _SIDE))
-        except BadImage as bad:
-            _log.warning("%s cannot be compared: %s", file, bad.reason)
-            return None
-        values = np.asarray(image, dtype=np.float32)  # (side, side, 3)
-        values = values - values.mean()
-        return np.asarray(values / max(float(np.linalg.norm(values)), 1e-6), dtype=np.float32)
+
+def _shrink(file: Path) -> NDArray[np.float32] | None:
+    try:
+        image = decode(file, longest=8 * _SIDE).resize((_SIDE, _SIDE))
+    except BadImage as bad:
+        _log.warning("%s cannot be compared: %s", file, bad.reason)
+        return None
+    values = np.asarray(image, dtype=np.float32)  # (side, side, 3)
+    values = values - values.mean()
+    return np.asarray(values / max(float(np.linalg.norm(values)), 1e-6), dtype=np.float32)
