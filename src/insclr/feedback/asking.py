@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -111,11 +112,8 @@ class Asking:
 
 def feedback_groups(uri: str | Path, images: ImageList) -> FeedbackGroups:
     """The feedback of a store about the images of a list; UserError when there is none about these."""
-    store = open_store(uri)
-    try:
+    with closing(open_store(uri)) as store:
         found = Asking(store).feedback_groups(_hashes(store, images), str(uri))
-    finally:
-        store.close()
     if not bool(found.has_feedback.any()):
         raise UserError(
             f"Nobody has said anything yet about these photos in {uri}: answer some questions in "

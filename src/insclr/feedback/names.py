@@ -4,6 +4,7 @@ import csv
 import os
 import re
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 from xml.sax.saxutils import escape
 
@@ -108,11 +109,8 @@ def import_names(store: Store, source: str) -> int:
 
 
 def _from_store(store: Store, source: str) -> int:
-    other = open_store(source)
-    try:
+    with closing(open_store(source)) as other:
         entries = other.journal()
-    finally:
-        other.close()
     store.append(entries)
     here = {row.image.hash for row in store.rows_by_path().values()}
     return sum(image in here for image in replay(entries).thing_of)

@@ -1,6 +1,7 @@
-"""Learn from what people said about a store's photos: a new model, and a new store of its descriptors."""
+"""Learn from the feedback about a store's photos: a new model, and a new store of its descriptors."""
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _FEATURES = "features"  # a note of the store
 
 @dataclass(frozen=True)
 class Learned:
-    """The run, the store of its model, and what indexing did."""
+    """The run, the store of its model, and the report of indexing."""
 
     run: Path
     store: Path
@@ -42,8 +43,8 @@ def learn(
     """Train on the photos of a store with its answers, and index them with the new model below `out`.
 
     Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
-    `engine` describes the photos on a CPU; torch trains. A call that was killed goes on when it is repeated, with the
-    answers that it began with.
+    `engine` describes the photos on a CPU; torch trains. A call that was killed continues when it is repeated, with
+    the answers that it began with.
 
     >>> learned = insclr.learn("STORE", "LEARNED")
     >>> learned.store
@@ -51,11 +52,8 @@ def learn(
     """
     require_engine(engine, device)  # before anything is made
     uri, out = str(store), Path(out)
-    opened = open_store(uri)
-    try:
+    with closing(open_store(uri)) as opened:
         images, cache = _images(opened), _features(opened)
-    finally:
-        opened.close()
     kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
     _require_free(out, kept)
     train(
@@ -74,18 +72,16 @@ def learn(
 
 
 def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
-    """Index the photos of a store with another model, and take over what people said.
+    """Index the photos of a store with another model, and copy its feedback.
 
-    Size, regions and what is kept of parts of photos are those of the store.
+    Size, regions and local features are as in the store.
     """
-    old = open_store(uri)
-    try:
-        name, cache = str(out / "run"), _features(old)
-        size = old.info.size
+    with closing(open_store(uri)) as old:
+        cache = _features(old)
         # Where only the last layer learned, the next model will need no photo again.
         features = cache if only_last_layer(model.recipe) else None
-        describer = ModelDescriber(name, model, size=size, features=features)
-        extractor, asmk = _kept_parts(old)
+        describer = ModelDescriber(str(out / "run"), model, size=old.info.size, features=features)
+        extractor, asmk = _local_features(old)
         report = index_images(
             describer,
             _images(old),
@@ -94,40 +90,32 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
             extractor=extractor,
             asmk=asmk,
         )
-        new = open_store(out / "store")
-        try:
+        with closing(open_store(out / "store")) as new:
             new.append(old.journal())
             new.set_note(_FEATURES, str(cache))  # last: with it the store is complete
-        finally:
-            new.close()
-    finally:
-        old.close()
     return report
 
 
 def _require_free(out: Path, uri: str) -> None:
-    """Refuse a folder that holds anything but what a killed call for the same store has left."""
+    """Refuse a folder unless it is empty or a killed call for the same store left it."""
     if not out.exists() or not any(out.iterdir()):
         return
     answers = kept_answers(out / "run")
     known = {"run"} if answers is None else {"run", "store"}
     foreign = [one.name for one in out.iterdir() if one.name not in known]
-    if foreign or answers not in (None, uri) or _finished(out / "store"):
+    if foreign or answers not in (None, uri) or _is_complete(out / "store"):
         raise UserError(f"{out} is not empty: choose another folder for what is learned.")
 
 
-def _finished(folder: Path) -> bool:
-    """Whether a learned store is whole: its last note is there."""
+def _is_complete(folder: Path) -> bool:
+    """Whether a learned store has its last note."""
     if not folder.exists():
         return False
     try:
-        store = open_store(folder)
+        with closing(open_store(folder)) as store:
+            return store.note(_FEATURES) is not None
     except UserError:
         return False  # killed before it was a store
-    try:
-        return store.note(_FEATURES) is not None
-    finally:
-        store.close()
 
 
 def _features(store: Store) -> Path:
@@ -135,14 +123,11 @@ def _features(store: Store) -> Path:
     return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
-def _kept_parts(store: Store) -> tuple[Extractor | None, bool]:
+def _local_features(store: Store) -> tuple[Extractor | None, bool]:
     """What makes the local features that are kept beside a store, if any are, and whether ASMK's are."""
-    kept = LocalFeatureDatabase(store.parts)
-    try:
+    with closing(LocalFeatureDatabase(store.parts)) as kept:
         extractor = kept_extractor(kept) if has_local_features(kept) else None
         return extractor, kept.note("asmk") is not None
-    finally:
-        kept.close()
 
 
 def _images(store: Store) -> ImageList:

@@ -1,4 +1,4 @@
-"""The journal of a store: what people said about the images, one entry after the other, never changed."""
+"""The journal of a store: feedback about its images, one entry after the other, never changed."""
 
 import json
 import secrets
@@ -12,9 +12,9 @@ MAX_TEXT = 60_000  # bytes of an entry: what Milvus holds in one field, less a m
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One thing that a person said. Images in it are named by the hash of their content.
+    """One act of a person. Images in it are named by the hash of their content.
 
-    So it holds for the same image in another place, in a store that was made anew, or under another model.
+    So it holds for the same image in another place, in a new store, or with another model.
     """
 
     id: str  # sorts by time: nanoseconds, then random digits
@@ -22,7 +22,7 @@ class Entry:
     data: Mapping[str, Any] = field(compare=False)
 
     def text(self) -> str:
-        """As a line of JSON."""
+        """The entry as a line of JSON."""
         return json.dumps({"kind": self.kind, "data": dict(self.data)}, ensure_ascii=False)
 
 

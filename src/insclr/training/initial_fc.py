@@ -77,7 +77,7 @@ def views_fc(
     if size.whole:
         reasons.append(f"images of an instance = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
-    feedback = None if feedback is None else feedback.some(some)
+    feedback = None if feedback is None else feedback.subset(some)
     for _ in range(_PASSES):
         positive = mine_pairs(evidence, pool, size, settings.variant, settings.neighbours).positive
         if not mined:
@@ -85,7 +85,7 @@ def views_fc(
         first, second = _draw_pairs(positive, pool, generator)
         count = float(positive.sum())
         if feedback is not None:
-            first, second = feedback.corrected(first, second, generator)
+            first, second = feedback.correct_pairs(first, second, generator)
             count = max(count, float(len(first)))
         share = count / (count + len(x))  # how much the pairs count beside the views
         scatter = (1 - share) * of_views

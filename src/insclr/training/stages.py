@@ -125,7 +125,7 @@ class Training:
         self.images = self.listed.subset(usable.tolist())
         self.instances = match_instances(self.labels, self.images) if self.labels else None
         with ranks.in_turn():
-            self.feedback = run.feedback(self.feedback.some(usable) if self.feedback else None)
+            self.feedback = run.feedback(self.feedback.subset(usable) if self.feedback else None)
         if features is not None and ranks.first:
             with working("measuring the collection"):
                 self._start_fc(features.of(usable))
