@@ -79,7 +79,7 @@ def test_another_store_brings_all_that_was_said_and_bringing_it_twice_changes_no
 def test_a_wrong_table_is_explained(store: Store, tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("path,label\n0/0.png,x\n")
-    with pytest.raises(UserError, match="columns path and name"):
+    with pytest.raises(UserError, match="columns path, name"):
         names.import_names(store, str(table))
     table.write_text("path,name\n0/0.png,x\nnowhere.png,y\n")
     with pytest.raises(UserError, match=r"line 3: there is no photo nowhere\.png"):
