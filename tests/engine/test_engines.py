@@ -13,7 +13,8 @@ from torch import Tensor
 from insclr.data.decode import decode
 from insclr.data.images import list_images
 from insclr.describe.cells import image_cells
-from insclr.describe.pipeline import describe_images
+from insclr.describe.map_features import map_pooling
+from insclr.describe.pipeline import Request, describe_files, describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import open_engine, require_engine
@@ -67,9 +68,11 @@ def test_descriptors_are_those_of_torch(
 def test_regions_and_cells_are_those_of_torch(model: Model, small_collection: Path, engine: str) -> None:
     images = list_images(small_collection).subset(range(0, 48, 16))
     settings = DescriptorRecipe(size=160, fit="square", zoom=0.7)
-    found: dict[str, list[Regions]] = {engine: [], "torch": []}
-    for name, regions in found.items():
-        describe_images(_opened(model, name, settings), images, regions=regions)
+    found: dict[str, list[Regions]] = {}
+    for name in (engine, "torch"):
+        opened = _opened(model, name, settings)
+        request = Request(settings, pooling=map_pooling(opened))
+        found[name] = describe_files(opened.engine, images, request).regions
     assert len(found[engine]) == len(images)
     for one, other in zip(found[engine], found["torch"], strict=True):
         np.testing.assert_array_equal(one.boxes, other.boxes)
