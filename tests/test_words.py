@@ -22,7 +22,7 @@ BANNED = {
     r"rooms|(its|own|each|every|one|another|this) room|a room with": "package",
     r"(one|by|its|own|every|each) trade": "responsibility",
     r"spoken": "has_feedback",
-    r"taught(?!\.safetensors)": "with feedback",
+    r"taught(?!\.safetensors|\"\))": "with feedback",
     r"hears?|heard": "reads, receives",
     r"says|speaks|forgets": "reports, records, prints, drops",
     r"(is|are|was|were|be|been|being) told(?! (apart|from))": "reports, records",

@@ -125,13 +125,13 @@ def test_the_average_with_the_initial_fc_is_reported_once_it_is_done(tmp_path):
     for folder, kept, finished, told in (("a", 0.6, True, 1), ("b", 0.6, False, 0), ("c", 0.0, True, 0)):
         (tmp_path / folder).mkdir()
         run = make_run(tmp_path / folder, kept=kept, finished=finished)
-        assert report(run).count("mixed with its start, 60%") == told
+        assert report(run).count("averaged with its initial weights (weight 60%)") == told
     # Where the guard left every round out, the layer is its start.
     (tmp_path / "skipped").mkdir()
     run = make_run(tmp_path / "skipped", kept=0.6, records=[])
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join(x for x in lines if '"end"' not in x) + "\n")
-    assert "mixed with its start" not in report(run)
+    assert "averaged with its initial weights" not in report(run)
 
 
 def test_what_the_guard_did_stands_at_the_top(tmp_path):
@@ -289,4 +289,4 @@ def test_what_was_measured_of_the_model_comes_before_what_was_measured_along_tra
 
 
 def test_a_report_without_measurements_explains_how_to_measure(tmp_path):
-    assert "judge 30 results on the Teach page" in Page(report(make_run(tmp_path, labelled=False))).text
+    assert "Judge 30 results on the Teach page" in Page(report(make_run(tmp_path, labelled=False))).text

@@ -12,7 +12,7 @@ _BATCH, _POOL, _MAIN, _NEAREST, _GREY = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (SVG, its texts escaped) with its title and a line that says how to read it."""
+    """A chart (SVG, its texts escaped) with its title and how to read it."""
 
     title: str
     about: str
@@ -26,12 +26,12 @@ def training_curves(run: RunRecord) -> list[Figure]:
     )  # some methods take positives from the batch only
     # Panels that belong together stand side by side, with labels (mAP beside the loss) and without.
     figures = [
-        _chart(run, "Loss", "What training makes smaller.", [("loss", "loss", _MAIN)]),
+        _chart(run, "Loss", "The value that training minimises.", [("loss", "loss", _MAIN)]),
         _map_chart(run) or _pairs_chart(run),
         _chart(
             run,
             "Positives in the batch",
-            "Neighbours in the tuple that an anchor takes for photos of the same thing.",
+            "Neighbours in the tuple that are selected as photos of the same thing.",
             [("batch_positives", "per anchor", _BATCH)],
             from_zero=True,
         ),
@@ -47,7 +47,7 @@ def training_curves(run: RunRecord) -> list[Figure]:
         _chart(
             run,
             "Precision in the batch",
-            "Share of the selected that are right, by the labels; nn would take all neighbours.",
+            "Share of the selected that are right, by the labels; nn would select all neighbours.",
             [("batch_precision", "selected", _BATCH), ("nn_precision", "nn: all neighbours", _GREY)],
             percent=True,
         ),

@@ -42,7 +42,7 @@ def _moment(name: str, inspection: Record, thumbnails: Thumbnails) -> InspectedM
         _positives(summary, "batch", "positives in its tuple"),
         _positives(summary, "memory", "from its candidate pool"),
     ]
-    told = " and ".join(part for part in parts if part)
+    text = " and ".join(part for part in parts if part)
     repeats = [key for key in summary if key.startswith("repeat ")]
     mines = bool(
         summary.get("memory", {}).get("positives")
@@ -50,7 +50,7 @@ def _moment(name: str, inspection: Record, thumbnails: Thumbnails) -> InspectedM
     return InspectedMoment(
         name=name,
         labelled=bool(inspection.get("labelled")),
-        summary=f"Over {summary.get('anchors', 0):,} random anchors, each has {told}." if told else "",
+        summary=f"Over {summary.get('anchors', 0):,} random anchors, each has {text}." if text else "",
         repeats=[(key, _positives(summary, key, "mined")) for key in repeats if len(repeats) > 1],
         samples=[_sample(one, thumbnails, mines) for one in inspection.get("tuples", [])],
     )
@@ -86,15 +86,15 @@ def _sample(one: Record, thumbnails: Thumbnails, mines: bool) -> Sample:
 def _tile(image: Record, taken: bool, thumbnails: Thumbnails) -> Tile:
     kind, symbol = _KINDS.get((taken, image.get("right")), ("taken" if taken else "left", ""))
     similarity, score, repeat = image["similarity"], image.get("score"), image.get("repeat")
-    told = [image["path"], f"similarity to the anchor {similarity:.3f}"]
+    lines = [image["path"], f"similarity to the anchor {similarity:.3f}"]
     if score is not None:
-        told.append(f"similarity to the query set {score:.3f}")
+        lines.append(f"similarity to the query set {score:.3f}")
     return Tile(
         path=image["path"],
         thumbnail=thumbnails.css_class(image["path"]),
         kind=kind,
         symbol=symbol,
         caption=f"{similarity if score is None else score:.2f}",
-        title="\n".join(told),
+        title="\n".join(lines),
         badge=str(int(repeat)) if repeat else "",
     )

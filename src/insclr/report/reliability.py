@@ -1,4 +1,4 @@
-"""The reliability chart: what share of the matches of a score is right, beside what it should be."""
+"""The reliability chart: the share of right matches by score, beside the ideal share."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from insclr.retrieval.score import DISPLAY_THRESHOLD, SURE
 
 def reliability_chart(title: str, measured: Calibration, answered: Calibration | None = None) -> str:
     """The chart as inline SVG: score across, share of right matches upwards, a dot for each tenth of the matches."""
-    should = Series("as it should be", [(0.0, 0.0), (100.0, 1.0)], colour=5, dashed=True)
-    lines = [should, Series("without labels", _points(measured), colour=1, dots=True)]
+    ideal = Series("ideal", [(0.0, 0.0), (100.0, 1.0)], colour=5, dashed=True)
+    lines = [ideal, Series("without labels", _points(measured), colour=1, dots=True)]
     if answered:
         lines.append(Series(f"after {ANSWERS} answers", _points(answered), colour=2, dots=True))
-    marks = [Mark(100 * DISPLAY_THRESHOLD, "the line"), Mark(100 * SURE, "sure")]
+    marks = [Mark(100 * DISPLAY_THRESHOLD, "display threshold"), Mark(100 * SURE, "sure")]
     return line_chart(
         title, lines, marks=marks, x_label="score, %", percent=True, from_zero=True, breaks=False
     )
@@ -26,7 +26,7 @@ def write_reliability(result: LabelResult, file: Path, title: str) -> None:
     """Write the page with the chart and the numbers of a result whose score was measured."""
     if result.calibration is None:
         raise UserError(
-            "This result says nothing about the score: measure it with --labels, without --ranking regions."
+            "This result has no measured score: measure it with --labels, without --ranking regions."
         )
     rows = [("without labels", result.calibration)]
     if result.answered:

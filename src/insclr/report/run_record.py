@@ -12,7 +12,7 @@ _POINTS = 240  # most points a curve keeps: more cannot be told apart in a chart
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round wrote down."""
+    """What one round logged."""
 
     number: int  # from 1
     offset: int = 0  # steps that the rounds before it took
@@ -38,7 +38,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder tells."""
+    """The content of a run folder."""
 
     name: str
     report_file: Path

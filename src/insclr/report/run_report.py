@@ -1,16 +1,17 @@
-"""report.html of a run: one self-contained page."""
+"""report.html of a run: one self-contained page, with plain answers first and the method's numbers below."""
 
+from collections import Counter
 from pathlib import Path
 
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector
 from insclr.report.page import write_page
-from insclr.report.plain_words import plain_words
-from insclr.report.run_record import read_run
-from insclr.report.summary import calibration, cards, engineers_cards, guard_events, notices
+from insclr.report.run_record import RunRecord, read_run
+from insclr.report.summary import calibration, cards, guard_events, method_cards, notices
 from insclr.report.thumbnails import Thumbnails
 
-_SKIPPED_SHOWN = 50
+_MAX_SKIPPED_ROWS = 50
+_MAX_REASONS = 4  # in the sentence; the table has them all
 
 
 def write_report(run: Path | str) -> Path:
@@ -23,15 +24,85 @@ def write_report(run: Path | str) -> Path:
         "run.html",
         run=record,
         cards=cards(record),
-        words=plain_words(record),
-        engineers_cards=engineers_cards(record),
+        answers=[
+            ("What was learned?", _what_was_learned(record)),
+            ("Is search better?", _is_search_better(record)),
+            ("What was left out?", _what_was_left_out(record)),
+            ("What next?", _what_next(record)),
+        ],
+        method_cards=method_cards(record),
         notices=notices(record),
         curves=training_curves(record),
         moments=moments,
         histograms=similarity_histograms(record),
         calibration=calibration(record),
         guard_events=guard_events(record),
-        skipped_shown=_SKIPPED_SHOWN,
+        skipped_shown=_MAX_SKIPPED_ROWS,
         jpegs=thumbnails.jpegs,
     )
     return record.report_file
+
+
+def _what_was_learned(run: RunRecord) -> str:
+    last = next((one.event("start") for one in reversed(run.rounds) if one.event("start")), {})
+    groups, grouped = int(last.get("groups") or 0), int(last.get("grouped") or 0)
+    if not run.steps:
+        answer = (
+            "Nothing new: too few photos show the same thing for it to be safe. The network is the one it started "
+            "from, adjusted to the look of your photos."
+        )
+    elif groups:
+        answer = (
+            f"To tell things apart by {groups:,} groups of photos that look like one thing each "
+            f"({grouped:,} photos; the other {run.usable - grouped:,} are like no other photo, or that is unsure)."
+        )
+    else:
+        answer = f"To tell things apart by what the {run.usable:,} photos have in common."
+    criteria = last.get("criteria") or {}
+    with_feedback = criteria.get("with_feedback") or criteria.get("taught")  # as older runs call it
+    if with_feedback:
+        answer += (
+            f" {with_feedback:,} photos are in groups that people named or answered about, which were used."
+        )
+    return answer
+
+
+def _is_search_better(run: RunRecord) -> str:
+    judged, measured = run.measured.get("proof"), run.measured.get("map")
+    maps = [value for _, value in run.maps()]
+    lines = []
+    if judged:
+        lines.append("By your own judgement of results drawn at random, with 95 % intervals:")
+        lines += [f"{one['title']}: {one['sentence']}." for one in judged]
+    if measured:
+        lines.append(
+            f"By the labels, search has {measured['after']:.1f} of 100 points (mean average precision) where the "
+            f"pretrained network has {measured['before']:.1f}, both with {measured['views']} views of every photo, "
+            "as `insclr index` describes them."
+        )
+    elif len(maps) > 1:
+        lines.append(
+            "By the labels, along training, with one view of every photo, "
+            f"mean average precision went from {maps[0]:.1f} to {maps[-1]:.1f}. It begins where the last layer is "
+            "fitted to the photos without training, not at the pretrained network."
+        )
+    if not lines:
+        return "Judge 30 results on the Teach page of `insclr serve STORE`: this page then shows the result."
+    return "\n".join(lines)
+
+
+def _what_was_left_out(run: RunRecord) -> str:
+    if not run.skipped:
+        return "Nothing: every photo could be read."
+    reasons = Counter(reason.split(":")[0] for _, reason in run.skipped).most_common(_MAX_REASONS)
+    listed = "; ".join(f"{count:,} {reason}" for reason, count in reasons)
+    return f"{len(run.skipped):,} of {run.images:,} files could not be used: {listed}. The list is below."
+
+
+def _what_next(run: RunRecord) -> str:
+    if not run.finished:
+        return "Let it finish; if it was interrupted, give the same command with `--resume`."
+    return (
+        f"Search: `insclr index {run.name} PHOTOS --store STORE`, then `insclr serve STORE`. On the page, name the "
+        "things you know and answer a few screens: then `insclr learn STORE --out FOLDER` makes a better model."
+    )

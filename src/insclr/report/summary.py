@@ -1,4 +1,4 @@
-"""The words and tables of a run report: key numbers, notices, what was calibrated and why, the guard."""
+"""The tables of a run report: key numbers, notices, calibrated settings with their reasons, events of the guard."""
 
 import re
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from insclr.report.run_record import Record, RunRecord
 # "margin = 0.203: 10% of random pairs are more similar"
 _REASON = re.compile(r"(\w+) = ([^:]+): (.+)", re.DOTALL)
 # A line of a recipe, `key = value   # what the key does`; a # inside quotes belongs to the value.
-_KNOB = re.compile(r'(\w+) = (?:"(?:\\.|[^"\\])*"|[^"#])*#\s*(.+)')
-# Guard events with one of these actions changed nothing; all others are told at the top of the page.
+_SETTING = re.compile(r'(\w+) = (?:"(?:\\.|[^"\\])*"|[^"#])*#\s*(.+)')
+# Guard events with one of these actions changed nothing; all others are shown at the top of the page.
 _QUIET = {"ok", "none", "keep", "kept", "pass", "passed", "continue"}
 
 
@@ -37,23 +37,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the collection itself decided, and what the recipe fixed."""
+    """Numbers measured on the collection, and settings that the recipe fixed."""
 
     rounds: list[int]
     calibrated: list[Setting]
     remarks: list[str]
     fixed: list[Setting]
-    kept_start: float  # share of its start that the last layer keeps; 0 where it was not mixed
-    renewed: bool  # the last layer is a start made of what the layers below it learned
-
-
-@dataclass(frozen=True)
-class GuardEvent:
-    """What the guard noticed and did."""
-
-    when: str
-    message: str
-    details: str
+    initial_fc_weight: float  # of the initial FC in the final average; 0 where they were not averaged
+    renewed: bool  # the FC of the model was computed again after the last round
 
 
 def cards(run: RunRecord) -> list[Card]:
@@ -65,7 +56,7 @@ def cards(run: RunRecord) -> list[Card]:
         text = "mAP of search, pretrained network → after training"
         shown.append(Card(f"{before:.1f} → {after:.1f}", text, gain=after - before))
     else:
-        shown += _along_training(run)
+        shown += _training_cards(run)
     left_out = f", {len(run.skipped):,} left out" if run.skipped else ""
     shown.append(Card(f"{run.images:,}", f"photos{left_out}"))
     seconds, text = _seconds(run)
@@ -74,19 +65,19 @@ def cards(run: RunRecord) -> list[Card]:
     return shown
 
 
-def _along_training(run: RunRecord) -> list[Card]:
-    """mAP as the run itself measured it: one view of each photo, from the start in closed form."""
+def _training_cards(run: RunRecord) -> list[Card]:
+    """mAP as the run measured it: with one view of each photo, from the initial FC on."""
     maps = [value for _, value in run.maps()]
     if len(maps) > 1:
         end = "end" if run.finished else "so far"
-        text = f"mAP along training, one view a photo: start in closed form → {end}"
+        text = f"mAP along training, one view a photo: initial FC → {end}"
         return [Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0])]
-    return [Card(f"{maps[0]:.1f}", "mAP at the start, one view a photo")] if maps else []
+    return [Card(f"{maps[0]:.1f}", "mAP with the initial FC, one view a photo")] if maps else []
 
 
-def engineers_cards(run: RunRecord) -> list[Card]:
-    """Key numbers in the words of the method."""
-    shown = _along_training(run) if run.measured.get("map") else []
+def method_cards(run: RunRecord) -> list[Card]:
+    """Key numbers in the terms of the method."""
+    shown = _training_cards(run) if run.measured.get("map") else []
     for key, place in (("batch_positives", "in the batch"), ("bank_positives", "from the candidate pool")):
         values = [value for _, value in run.curve(key)]
         if any(values):
@@ -95,24 +86,17 @@ def engineers_cards(run: RunRecord) -> list[Card]:
 
 
 def notices(run: RunRecord) -> list[tuple[str, str]]:
-    """What must not be missed, each as title and text."""
+    """Warnings at the top of the page, each as title and text."""
     shown = []
     if run.learned_from_labels:
-        shown.append(
-            (
-                "This run learned from the labels.",
-                "Its numbers are measured on the very labels it was trained with: they are an upper anchor for "
-                "methods that see none, not a result that photos without labels could have.",
-            )
-        )
+        text = "Its numbers are measured on the labels it was trained with: an upper bound for methods without them."
+        shown.append(("This run learned from the labels.", text))
     if not run.finished:
         at = f"round {run.rounds[-1].number}, step {run.rounds[-1].done:,}" if run.rounds else "its beginning"
-        shown.append(
-            (
-                f"This run is not finished: it has come to {at}.",
-                "It may still be at work. If it was interrupted, the same command with `--resume` goes on.",
-            )
+        text = (
+            "It may still be running. If it was interrupted, continue it by the same command with `--resume`."
         )
+        shown.append((f"This run is not finished: it has come to {at}.", text))
     shown += [
         ("The guard stepped in", str(event["message"]))
         for event in run.events
@@ -124,7 +108,7 @@ def notices(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def calibration(run: RunRecord) -> Calibration | None:
-    """Every number that the collection itself decided, round by round with the reason; None before a round began."""
+    """Every number that was measured on the collection, by round and with the reason; None before a round began."""
     starts = {one.number: one.event("start") for one in run.rounds if one.event("start")}
     if not starts:
         return None
@@ -141,7 +125,7 @@ def calibration(run: RunRecord) -> Calibration | None:
             values.setdefault(name, {})[number] = value.strip()
             if because not in why.setdefault(name, []):
                 why[name].append(because)
-    docs = _documented(run.recipe_text)
+    docs = _read_comments(run.recipe_text)
     initial_fc_weight = run.recipe.get("network", {}).get("initial_fc_weight", 0.0)
     renewed = any(event.get("event") == "renewed" for event in run.events)
     return Calibration(
@@ -151,29 +135,23 @@ def calibration(run: RunRecord) -> Calibration | None:
             for name, by_round in values.items()
         ],
         remarks=remarks,
-        fixed=_fixed(run, list(starts), docs),
-        # Without a step the last layer still is its start.
-        kept_start=initial_fc_weight if run.finished and run.steps and not renewed else 0.0,
+        fixed=_fixed_settings(run, list(starts), docs),
+        # Without a step the FC still is the initial one.
+        initial_fc_weight=initial_fc_weight if run.finished and run.steps and not renewed else 0.0,
         renewed=renewed,
     )
 
 
-def guard_events(run: RunRecord) -> list[GuardEvent]:
-    """What the guard noticed and did, in order."""
+def guard_events(run: RunRecord) -> list[tuple[str, str, str]]:
+    """When the guard measured the run, its message and its numbers, in order."""
     events = []
     for event in run.events:
-        if event["event"] != "guard":
-            continue
-        known = {"round", "step", "event", "message"}
-        rest = {key: value for key, value in event.items() if key not in known and value is not None}
-        step = f", step {event['step']}" if event["step"] > 0 else ""
-        events.append(
-            GuardEvent(
-                when=f"Round {event['round']}{step}",
-                message=str(event.get("message", "")),
-                details=", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in rest.items()),
-            )
-        )
+        if event["event"] == "guard":
+            known = {"round", "step", "event", "message"}
+            numbers = {key: value for key, value in event.items() if key not in known and value is not None}
+            details = ", ".join(f"{key.replace('_', ' ')} {_value(value)}" for key, value in numbers.items())
+            step = f", step {event['step']}" if event["step"] > 0 else ""
+            events.append((f"Round {event['round']}{step}", str(event.get("message", "")), details))
     return events
 
 
@@ -184,8 +162,8 @@ def _seconds(run: RunRecord) -> tuple[float, str]:
     return sum(one.seconds for one in run.rounds), "of training"
 
 
-def _fixed(run: RunRecord, rounds: list[int], docs: dict[str, str]) -> list[Setting]:
-    """What the recipe says of the method, the loss and the pool of every round, but for what it leaves open."""
+def _fixed_settings(run: RunRecord, rounds: list[int], docs: dict[str, str]) -> list[Setting]:
+    """Settings of the method, the loss and the pool of every round, except those that are measured."""
     tables = [_settings(one.recipe) for one in run.rounds if one.number in rounds]
     names = list(dict.fromkeys(name for table in tables for name in table))
     return [
@@ -202,15 +180,15 @@ def _settings(round_recipe: Record) -> Record:
     return {name: value for name, value in settings.items() if value != "auto"}
 
 
-def _documented(recipe_text: str) -> dict[str, str]:
-    """What each key of a round does, by its name within the round (`pool`, `loss.margin`), from the comments."""
+def _read_comments(recipe_text: str) -> dict[str, str]:
+    """The comment of each key of a round, by its name within the round (`pool`, `loss.margin`)."""
     docs: dict[str, str] = {}
     table = ""
     for line in recipe_text.splitlines():
         if line.startswith("["):
             table = line.strip("[] ")
-        elif (knob := _KNOB.fullmatch(line)) and table.split(".")[0] == "rounds":
-            docs[f"{table}.{knob[1]}".removeprefix("rounds.")] = knob[2]
+        elif (found := _SETTING.fullmatch(line)) and table.split(".")[0] == "rounds":
+            docs[f"{table}.{found[1]}".removeprefix("rounds.")] = found[2]
     return docs
 
 

@@ -16,7 +16,7 @@ _BUDGET = 2_200_000  # characters of all thumbnails together: the page stays lig
 
 @dataclass(frozen=True)
 class Tile:
-    """An image on a page, and what is said of it."""
+    """An image on a page, with its frame and captions."""
 
     path: str
     thumbnail: str  # the CSS class that shows it; empty where there is none
@@ -33,7 +33,7 @@ class TileGroup:
 
     title: str
     tiles: list[Tile]
-    more: str = ""  # said after the tiles
+    more: str = ""  # text after the tiles
     ap: float | None = None  # average precision of a ranking, drawn as a bar beside the title
 
 
