@@ -81,7 +81,7 @@ def line_chart(
     from_zero: bool = False,
     breaks: bool = True,
 ) -> str:
-    """Lines over a common x, broken at the marks unless told otherwise; hovering over an x shows its values."""
+    """Lines over a common x, broken at the marks unless `breaks` is off; hovering over an x shows its values."""
     series = [one for one in series if one.points]
     if not series:
         return ""
@@ -158,7 +158,7 @@ def _svg(title: str, parts: Iterable[str]) -> str:
 def _legend(series: Sequence[Series]) -> tuple[str, float]:
     """The names with their colours, in as many rows as they need, and where the plot may begin below them.
 
-    A single line needs none: the title says what it is.
+    A single line needs none beside the title.
     """
     if len(series) < 2:
         return "", 12.0
@@ -268,7 +268,7 @@ def _hover(
     names: Mapping[float, str],
     show: Callable[[float], str],
 ) -> str:
-    """An invisible column around every x, lit up under the pointer, that tells the values there."""
+    """An invisible column around every x, lit up under the pointer, with the values there."""
     values = [dict(one.points) for one in series]
     places = [along(x) for x in xs]
     borders = [along.start, *((a + b) / 2 for a, b in pairwise(places)), along.end]
