@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from insclr.data.tuples import GroupSampler
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import group_means
 from insclr_rivals.labels import labelled_images, require_instances
 from insclr_rivals.optional_packages import metric_learning, seeded
+from insclr_rivals.samplers import GroupSampler
 
 
 class ArcfaceSettings(MethodSettings):

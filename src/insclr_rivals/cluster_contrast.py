@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from insclr.data.tuples import GroupSampler
 from insclr.errors import UserError
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
@@ -24,6 +23,7 @@ from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr.retrieval.rerank.reciprocal import jaccard_distances
 from insclr_rivals.clusters import agreement, dbscan, group_means
+from insclr_rivals.samplers import GroupSampler
 
 logger = logging.getLogger(__name__)
 _EPS_STEP = 0.02  # how much looser and tighter the clusters are that reliability is judged by

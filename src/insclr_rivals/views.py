@@ -5,10 +5,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from insclr.data.tuples import ImageSampler
 from insclr.errors import UserError
 from insclr.methods.batch import Batch
 from insclr.methods.method import RoundStart
+from insclr_rivals.samplers import ImageSampler
 
 
 def image_sampler(start: RoundStart) -> ImageSampler:

@@ -16,7 +16,7 @@ class Sampler(Protocol):
         """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
 
 
-class _Anchors:
+class Anchors:
     """T of the images `ids` (A,) in every step; each of them once an epoch, in an order of the epoch's own.
 
     An epoch that ends inside a batch goes on with the next one's first anchors.
@@ -29,6 +29,7 @@ class _Anchors:
         self._order: dict[int, Tensor] = {}  # the anchors of the latest epochs
 
     def step(self, n: int) -> Tensor:
+        """The anchors (T,) of batch number n."""
         epoch, place = divmod(n * self._tuples, len(self._ids))
         anchors = self._epoch(epoch)[place : place + self._tuples]
         while len(anchors) < self._tuples:
@@ -39,76 +40,9 @@ class _Anchors:
     def _epoch(self, epoch: int) -> Tensor:
         if epoch not in self._order:
             self._order = {known: order for known, order in self._order.items() if abs(known - epoch) == 1}
-            order = torch.randperm(len(self._ids), generator=_generator(self._seed, epoch))
+            order = torch.randperm(len(self._ids), generator=step_generator(self._seed, epoch))
             self._order[epoch] = self._ids[order]
         return self._order[epoch]
-
-
-class ImageSampler:
-    """Batches of T single images, for methods that need no neighbours: ids (T, 1)."""
-
-    def __init__(self, images: int, tuples: int, seed: int) -> None:
-        _check(images, tuples)
-        self._anchors = _Anchors(torch.arange(images), tuples, seed)
-
-    def step(self, n: int) -> Tensor:
-        """Batch number n, counted from 0, as int64 ids (T, 1)."""
-        return self._anchors.step(n)[:, None]
-
-
-class GroupSampler:
-    """Batches of T tuples of images of one group: ids (T, M); every image of a group is an anchor once an epoch.
-
-    Groups are instances by their labels, or clusters. The other images of a tuple are drawn at random from the
-    anchor's group, each once before any comes twice. Where fewer than T images belong to a group, some are an
-    anchor twice in a batch.
-    """
-
-    def __init__(self, groups: Tensor, tuples: int, members: int, seed: int) -> None:
-        """`groups` (N,) numbers the group of every image, -1 for those that are left out."""
-        ids = (groups >= 0).nonzero()[:, 0]
-        if not len(ids):
-            raise ValueError("no image belongs to a group")
-        self._anchors = _Anchors(ids, tuples, seed)
-        self._groups = groups
-        self._members = members
-        self._seed = seed
-        by_group = ids[groups[ids].argsort(stable=True)]
-        counts = torch.bincount(groups[ids])
-        self._of_group = by_group.split(counts.tolist())
-
-    def step(self, n: int) -> Tensor:
-        """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
-        anchors = self._anchors.step(n)
-        generator = _generator(self._seed, n, 1)
-        return torch.stack([self._tuple(int(anchor), generator) for anchor in anchors])
-
-    def _tuple(self, anchor: int, generator: torch.Generator) -> Tensor:
-        group = self._of_group[int(self._groups[anchor])]
-        others = group[group != anchor]
-        # A group of one image repeats it: its views are all the positives it has.
-        drawn = _drawn(others if len(others) else group, self._members - 1, generator)
-        return torch.cat([torch.tensor([anchor]), drawn])
-
-
-class EvenSampler:
-    """Batches of T single images, ids (T, 1), of groups drawn evenly: a large one does not outweigh the others."""
-
-    def __init__(self, groups: Tensor, tuples: int, seed: int) -> None:
-        """`groups` (N,) numbers the group of every image."""
-        sizes = torch.bincount(groups)
-        self._sizes = sizes[sizes > 0]
-        self._starts = self._sizes.cumsum(0) - self._sizes
-        self._by_group = groups.argsort(stable=True)
-        self._tuples = tuples
-        self._seed = seed
-
-    def step(self, n: int) -> Tensor:
-        """Batch number n, counted from 0, as int64 ids (T, 1)."""
-        generator = _generator(self._seed, n, 2)
-        group = torch.randint(len(self._sizes), (self._tuples,), generator=generator)
-        place = (torch.rand(self._tuples, generator=generator) * self._sizes[group]).long()
-        return self._by_group[self._starts[group] + place][:, None]
 
 
 class TupleSampler:
@@ -122,8 +56,8 @@ class TupleSampler:
     ) -> None:
         """`mined` (N, P) marks positives of the pool: neighbours are drawn from them, then from the top-ranked."""
         images, pool_size = pool_ids.shape
-        _check(images, tuples)
-        self._anchors = _Anchors(torch.arange(images), tuples, seed)
+        require_enough_images(images, tuples)
+        self._anchors = Anchors(torch.arange(images), tuples, seed)
         if not 0 <= neighbours < pool_size:
             raise UserError(
                 f"A tuple of {neighbours} neighbours does not fit a candidate pool of {pool_size}: "
@@ -145,7 +79,7 @@ class TupleSampler:
             return self._neighbours[anchors].long()
         # Random order of the mined ones, then the others by rank.
         mined = self._mined[anchors]  # (T, P)
-        order = torch.rand(mined.shape, generator=_generator(self._seed, n, 1)) - 1
+        order = torch.rand(mined.shape, generator=step_generator(self._seed, n, 1)) - 1
         rank = torch.arange(mined.shape[1], dtype=order.dtype).expand_as(order)
         columns = torch.where(mined, order, rank).argsort(dim=1)[:, : self._neighbours.shape[1]]
         return self._pool_ids[anchors].gather(1, columns).long()
@@ -169,21 +103,22 @@ class KnownGroupsSampler:
     def step(self, n: int) -> Tensor:
         """Batch number n, counted from 0, as int64 ids (T, M); the anchor comes first."""
         ids = self._others.step(n).clone()
-        generator = _generator(self._seed, n, 3)
+        generator = step_generator(self._seed, n, 3)
         for row in self._known[ids[:, 0]].nonzero()[:, 0].tolist():
             group = self._of_group[int(self._groups[ids[row, 0]])]
-            ids[row, 1:] = _drawn(group[group != ids[row, 0]], ids.shape[1] - 1, generator)
+            ids[row, 1:] = draw_images(group[group != ids[row, 0]], ids.shape[1] - 1, generator)
         return ids
 
 
-def _drawn(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def draw_images(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """So many of the images at random, each once before any comes twice."""
     rounds = -(-count // len(images))
     orders = [images[torch.randperm(len(images), generator=generator)] for _ in range(rounds)]
     return torch.cat([images[:0], *orders])[:count]
 
 
-def _check(images: int, tuples: int) -> None:
+def require_enough_images(images: int, tuples: int) -> None:
+    """Refuse a batch of more tuples than there are images."""
     if not 1 <= tuples <= images:
         raise UserError(
             f"A batch of {tuples} tuples cannot be drawn from {images} images. "
@@ -191,6 +126,7 @@ def _check(images: int, tuples: int) -> None:
         )
 
 
-def _generator(*numbers: int) -> torch.Generator:
+def step_generator(*numbers: int) -> torch.Generator:
+    """A generator that depends on the seed and the number of the step alone."""
     mixed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(mixed))
