@@ -93,7 +93,7 @@ def test_a_full_disk(
     before = sorted(path for path in disk.rglob("*") if path.is_file())
     said = refusal(capsys, *arguments)
     assert "no space left on the disk" in said
-    assert "What was written is whole" in said
+    assert "Files written so far are intact" in said
     left = [path for path in disk.rglob("*") if path.is_file() and path.stat().st_size]
     assert set(left) <= {*before, disk / "s" / "rows.sqlite"}, "half a file stays"
 

@@ -30,7 +30,7 @@ def save_checkpoint(
     except OSError as error:
         raise UserError(
             f"The checkpoint in {folder} could not be written ({error.strerror or error}). "
-            f"What was written before is whole: free some space and run the same command with --resume."
+            f"Files written so far are intact. Free some space and run the same command with --resume."
         ) from error
     for old in list_checkpoints(folder)[:-keep]:
         old.unlink(missing_ok=True)

@@ -160,8 +160,8 @@ def joined() -> Iterator[Ranks]:
         if not _lost_connection(error):
             raise
         raise UserError(
-            f"{_name(ranks)}: another rank of this training has ended, its own message or torchrun's says why. "
-            "What was written is whole: start the same command with --resume, with as many ranks as you like."
+            f"{_name(ranks)}: another rank of this training has ended; its own message gives the reason. "
+            "Files written so far are intact. Run the command with --resume to continue, with any number of ranks."
         ) from error
     finally:
         dist.destroy_process_group()

@@ -20,7 +20,7 @@ class Camera:
 
     @staticmethod
     def around(target: Floats, azimuth: float, elevation: float, roll: float, distance: float) -> "Camera":
-        """A camera directed at `target`; angles in radians, azimuth 0 and elevation 0 look along -z."""
+        """A camera directed at `target`; angles in radians, at azimuth 0 and elevation 0 along -z."""
         away = np.array(
             [
                 math.sin(azimuth) * math.cos(elevation),

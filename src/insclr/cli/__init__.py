@@ -44,7 +44,7 @@ _OTHER_DISK = (
     *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
 )
-_GO_ON = "What was written is whole: the same command goes on from there."
+_GO_ON = "Files written so far are intact. Run the same command to continue."
 _kept: Callable[[], str] | None = None
 
 

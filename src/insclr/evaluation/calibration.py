@@ -1,4 +1,4 @@
-"""Does the score mean what it says? Measured with labels: of the matches scored 72 %, 72 % should be right."""
+"""Calibration of the score, measured with labels: of the matches scored 72 %, 72 % should be right."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -89,7 +89,7 @@ def measure_calibration(rows: Descriptors, labels: Labels) -> tuple[Calibration,
     curve = fit_score_curve(_ArrayRows(rows[index]))
     pairs = _pairs(rows, labels, queries, index)
     shown = np.isfinite(pairs.first)
-    answers = _answered(pairs, curve)
+    answers = _simulate_answers(pairs, curve)
     return _calibration(pairs, curve, shown), _calibration(pairs, answers, shown)
 
 
@@ -130,7 +130,7 @@ def _step(cosines: NDArray[np.float32] | float) -> Ids:
     return np.clip((np.asarray(cosines) + 1) / 2 * _STEPS, 0, _STEPS - 1).astype(np.int64)
 
 
-def _answered(pairs: _Pairs, curve: ScoreCurve) -> ScoreCurve:
+def _simulate_answers(pairs: _Pairs, curve: ScoreCurve) -> ScoreCurve:
     """The curve after answers about random results among the first ones of random queries."""
     generator = np.random.default_rng(0)
     queries, depth = pairs.first.shape

@@ -39,7 +39,7 @@ def read_distractors(source: Path, describe: Blocks) -> Distractors:
         images = list_images(source)
         return Distractors(lambda: (block[block.any(axis=1)] for block in describe(images)), images)
     if source.suffix != ".npy":
-        descriptor_blocks(source, _ROWS).close()  # says what is wrong with it before anything is described
+        descriptor_blocks(source, _ROWS).close()  # reports a damaged file before anything is described
         return Distractors(lambda: descriptor_blocks(source, _ROWS))
     try:
         rows = np.load(source, mmap_mode="r", allow_pickle=False)
@@ -53,11 +53,11 @@ def read_distractors(source: Path, describe: Blocks) -> Distractors:
 
 @dataclass(frozen=True)
 class RankedAmongDistractors:
-    """The ranking of a database in which distractors stand too, as -1; a row is made when it is looked at."""
+    """The ranking of a database in which distractors stand too, as -1; a row is made when it is read."""
 
     ids: Ids  # (queries, results) database rows, best first
     ranks: Ids  # (queries, results) where they stand among the distractors
-    depth: int | None  # results that are looked at
+    depth: int | None  # results that the metric reads
 
     def __iter__(self) -> Iterator[Ids]:
         for ids, ranks in zip(self.ids, self.ranks, strict=True):

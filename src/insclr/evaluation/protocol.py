@@ -44,7 +44,7 @@ class RetrievalProtocol:
     settings: Mapping[str, tuple[Judgement, ...]]  # one judgement for each query
     metric: Metric
     boxes: tuple[Box, ...] | None = None  # queries are cropped to these before anything else
-    depth: int | None = None  # results the metric looks at; None: whole rankings
+    depth: int | None = None  # results that the metric reads; None: whole rankings
 
     def missing(self) -> tuple[Ids, Ids]:
         """The queries and the database rows whose files are not on disk."""
@@ -57,12 +57,12 @@ class RetrievalProtocol:
         place = np.full(len(self.database), -1)
         place[kept] = np.arange(len(kept))
 
-        def moved(ids: Ids) -> Ids:
+        def renumber(ids: Ids) -> Ids:
             new = place[ids]
             return new[new >= 0]
 
         settings = {
-            name: tuple(Judgement(moved(j.positives), moved(j.junk)) for j in (truth[q] for q in asked))
+            name: tuple(Judgement(renumber(j.positives), renumber(j.junk)) for j in (truth[q] for q in asked))
             for name, truth in self.settings.items()
         }
         boxes = None if self.boxes is None else tuple(self.boxes[q] for q in asked)

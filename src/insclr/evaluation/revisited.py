@@ -39,7 +39,7 @@ def load_revisited(name: str, root: Path, ground_truth: Path | None = None) -> R
     database, queries, truth, boxes = _read(file)
     found = images_by_name(root)
     settings = {
-        setting: tuple(Judgement(_joined(t, right), _joined(t, junk)) for t in truth)
+        setting: tuple(Judgement(_join(t, right), _join(t, junk)) for t in truth)
         for setting, (right, junk) in SETTINGS.items()
     }
     for query, judged in zip(queries, settings["medium"], strict=True):
@@ -73,5 +73,5 @@ def _read(file: Path) -> tuple[list[str], list[str], list[dict[str, Ids]], tuple
     return database, queries, truth, boxes
 
 
-def _joined(truth: dict[str, Ids], parts: tuple[str, ...]) -> Ids:
+def _join(truth: dict[str, Ids], parts: tuple[str, ...]) -> Ids:
     return np.concatenate([truth[part] for part in parts])

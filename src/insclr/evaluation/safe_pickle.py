@@ -1,6 +1,6 @@
 """Ground-truth pickles are untrusted input: only plain values and numpy arrays are let in.
 
-Arrays are put together here from their parts. numpy's own functions believe what a pickle says of an array: changed
+Arrays are put together here from their parts. numpy's own functions trust a pickle's description of an array: changed
 bytes can make them read and write beyond it.
 """
 
@@ -29,7 +29,7 @@ def load_pickle(file: Path | str) -> object:
     Nothing from the file is ever run. Pickles written by Python 2 are read as Latin-1.
     """
     file = Path(file)
-    with _explained(file):
+    with _explain(file):
         content = read_bytes(file, _MOST_BYTES)
         _require_near_places(content)
         return _plain(_RestrictedUnpickler(io.BytesIO(content), encoding="latin1").load(), {})
@@ -43,7 +43,7 @@ def _require_near_places(content: bytes) -> None:
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def _explain(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -89,7 +89,7 @@ class _Function:
 
 
 class _Dtype:
-    """What a pickle says of the kind of an array's entries."""
+    """The dtype that a pickle gives an array."""
 
     __slots__ = ("_code", "_order")
     _CODES = re.compile(r"b1|i[1248]|u[1248]|f[248]|c8|c16|[SU][1-9]\d{0,5}|O8?")

@@ -8,7 +8,7 @@ def mean_precision(truth: Tensor, anchors: Tensor, ids: Tensor, chosen: Tensor) 
 
     `truth` (N,) is the instance of every image, -1 where no label names it. Labels may name some instances only, but
     all images of each: an unlabelled image shows another instance than a labelled anchor, and an unlabelled anchor
-    says nothing. None where no anchor counts.
+    is not counted. None where no anchor counts.
     """
     anchor = truth[anchors][:, None]  # (T, 1)
     judged = chosen.any(1) & (anchor[:, 0] >= 0)

@@ -38,8 +38,8 @@ class TrainingData:
         else:
             read = f", {self.left_out:,} of them left out as unreadable" if self.left_out else ""
             found = f"{self.images:,} images of a private collection{read}. They are not published."
-        taught = f"Labels: {self.labels}." if self.labels else "No labels were used."
-        return f"{found} {taught}"
+        labels = f"Labels: {self.labels}." if self.labels else "No labels were used."
+        return f"{found} {labels}"
 
 
 def training_data(
@@ -136,7 +136,7 @@ def _results(results: Sequence[Result]) -> str:
         return "Not measured, or not told."
     names = list(dict.fromkeys(name for result in results for name in result.figures))
     lines = [
-        " | ".join(["| measured on", *(_shown(name) for name in names)]) + " |",
+        " | ".join(["| measured on", *(_metric_title(name) for name in names)]) + " |",
         "|---" * (len(names) + 1) + "|",
     ]
     for result in results:
@@ -145,7 +145,7 @@ def _results(results: Sequence[Result]) -> str:
     return "In percent.\n\n" + "\n".join(lines)
 
 
-def _shown(name: str) -> str:
+def _metric_title(name: str) -> str:
     return name.replace("map", "mAP").replace("mp", "mP").replace("r@", "R@")
 
 

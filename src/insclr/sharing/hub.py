@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
-_TIMEOUT = 20.0  # seconds for the first answer: a hub that cannot be reached is told soon
+_TIMEOUT = 20.0  # seconds for the first answer: a hub that cannot be reached is reported soon
 
 
 def require_repository(name: str) -> None:

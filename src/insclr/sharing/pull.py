@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def pull(repo: str, out: str | Path, *, revision: str = "") -> "Model":
     """Download the model of the repository USER/NAME of the Hugging Face hub to the file `out`.
 
-    It appears there only if it is whole, has the digest that it says, and its tensors are those of its recipe.
+    It appears there only if it is whole, has the digest of its own record, and its tensors are those of its recipe.
     `revision` is a branch, a tag or a commit; empty = the newest.
 
     >>> insclr.pull("me/things", "things.safetensors").network.dim
@@ -30,14 +30,14 @@ def pull(repo: str, out: str | Path, *, revision: str = "") -> "Model":
         raise UserError(f"{out} is a folder: give the name of the file to write, such as {out / MODEL_NAME}.")
     with tempfile.TemporaryDirectory() as folder:
         fetched = download(repo, MODEL_NAME, Path(folder), revision or None)
-        model = _checked(fetched, repo)
+        model = _load_checked(fetched, repo)
         with whole_file(out) as scratch:
             shutil.copyfile(fetched, scratch)
     return replace(model, source=str(out.absolute()))
 
 
-def _checked(file: Path, repo: str) -> "Model":
-    """The model in a file from elsewhere; what is wrong with it is told of the repository, not of this copy."""
+def _load_checked(file: Path, repo: str) -> "Model":
+    """The model in a file from elsewhere; messages name the repository, not this copy."""
     from insclr.model.model_file import load_model
 
     try:
