@@ -9,7 +9,7 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.memory import round_pool
 from insclr.memory.round_pool import PoolBlocks, find_plan
-from insclr.neighbours.approximate import Plan, make_plan
+from insclr.neighbours.approximate import ApproximateSearch, Plan, make_plan
 from insclr.neighbours.pool import build_pool
 from insclr.ranks import Ranks
 
@@ -94,17 +94,17 @@ def test_a_stopped_approximate_build_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, plan = clustered()
-    real = round_pool.search  # type: ignore[attr-defined]
+    real = ApproximateSearch.search
     searched: list[int] = []
 
-    def search(features: Tensor, plan: Plan, first: int, last: int, **options: int):
+    def search(self: ApproximateSearch, first: int, last: int):
         if len(searched) == 2:
             searched.append(-1)
             raise KeyboardInterrupt
         searched.append(first)
-        return real(features, plan, first, last, **options)
+        return real(self, first, last)
 
-    monkeypatch.setattr(round_pool, "search", search)
+    monkeypatch.setattr(ApproximateSearch, "search", search)
     blocks = PoolBlocks(features, 20, tmp_path, plan, block_rows=750)
     with pytest.raises(KeyboardInterrupt):
         blocks.build(Ranks())
@@ -132,8 +132,8 @@ def test_a_plan_comes_back_for_its_own_features_alone(tmp_path: Path, searched: 
     for _ in range(2):
         found = find_plan(features, 20, file)
         assert found is not None
-        assert (found.width, found.size) == (plan.width, 20)
-        assert torch.equal(found.lists.rows, plan.lists.rows)
+        assert torch.equal(found.probes, plan.probes)
+        assert torch.equal(found.list_of, plan.list_of)
     assert len(searched) == 1
     find_plan(features.flip(0), 20, file)
     find_plan(features.flip(0), 21, file)

@@ -4,7 +4,7 @@ import logging
 import mmap
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.neighbours.approximate import Lists, Plan, make_plan, search
+from insclr.neighbours.approximate import ApproximateSearch, Plan, make_plan
 from insclr.neighbours.exact import nearest_rows
 from insclr.neighbours.pool import BLOCK_ROWS, Pool, build_pool, check_pool_size
 from insclr.progress import progress_bar
@@ -85,17 +85,9 @@ def find_plan(features: Tensor, size: int, file: Path) -> Plan | None:
     stored = _read(file, mark)
     if stored is None:
         plan = make_plan(features, size)
-        stored = {} if plan is None else {"sample": plan.sample, "true_ids": plan.true_ids} | {
-            part.name: getattr(plan.lists, part.name) for part in fields(plan.lists)
-        }  # fmt: skip
-        if plan is not None:
-            stored["width"] = torch.tensor(plan.width)
-        _write(file, stored, mark)
+        _write(file, {} if plan is None else vars(plan), mark)
         return plan
-    if "width" not in stored:
-        return None
-    lists = Lists(*(stored[part.name] for part in fields(Lists)))
-    return Plan(lists, int(stored["width"]), stored["sample"], stored["true_ids"])
+    return Plan(**stored) if stored else None
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,14 @@ class PoolBlocks:
         if self.plan is None:
             rows = torch.arange(start, stop)
             return rows, *nearest_rows(self.features, rows, self.size, device=device)
-        found = list(search(self.features, self.plan, start, stop))
+        found = list(self._approximate.search(start, stop))
         rows, values, ids = (torch.cat(parts) for parts in zip(*found, strict=True))
         return rows, values, ids
+
+    @cached_property
+    def _approximate(self) -> ApproximateSearch:
+        assert self.plan is not None
+        return ApproximateSearch(self.features, self.plan)
 
     @property
     def _starts(self) -> range:
@@ -172,7 +169,7 @@ def _fingerprint(features: Tensor, size: int, plan: Plan | None = None) -> str:
     rows = torch.linspace(0, len(features) - 1, min(len(features), 256)).long()
     sample = features[rows].to("cpu", torch.float32).contiguous().numpy()
     mark = zlib.crc32(sample.tobytes(), zlib.crc32(f"{tuple(features.shape)} {size}".encode()))
-    return str(mark if plan is None else zlib.crc32(plan.lists.rows.numpy().tobytes(), mark + 1))
+    return str(mark if plan is None else zlib.crc32(plan.list_of.numpy().tobytes(), mark + 1))
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], mark: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.neighbours.approximate import make_plan, search
+from insclr.neighbours.approximate import ApproximateSearch, make_plan
 from insclr.neighbours.exact import BLOCK_BYTES, nearest_rows
 
 BLOCK_ROWS = 8192  # rows finished together
@@ -57,8 +57,8 @@ def build_pool(
     ids = torch.empty(len(features), size, dtype=torch.int32)
     similarities = torch.empty(len(features), size, dtype=dtype)
     if plan is not None:
-        for rows, values, nearest in search(features, plan, 0, len(features), block_bytes=block_bytes):
-            ids[rows], similarities[rows] = nearest, values.to(dtype)
+        for rows, values, nearest in ApproximateSearch(features, plan).search(0, len(features)):
+            ids[rows], similarities[rows] = nearest.to(torch.int32), values.to(dtype)
         return Pool(ids, similarities, plan.recall(ids))
     for start in range(0, len(features), BLOCK_ROWS):
         rows = torch.arange(start, min(start + BLOCK_ROWS, len(features)))
