@@ -32,7 +32,7 @@ from insclr.recipe import load_recipe
 from insclr.store import Entry, IndexedImage, Store, StoreInfo, create_store, open_store
 from insclr.tracking import read_metrics
 from insclr.training.round_features import RoundFeatures
-from insclr.training.train import train
+from insclr.training.run import train
 
 CANDIDATES = 12
 NEAR = 100  # random screens draw from so many of a query's nearest: among all photos hardly any would be the same

@@ -34,8 +34,8 @@ from insclr.model.pooling import GeM
 from insclr.neighbours.pool import Pool
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.round import Round, train_round
 from insclr.training.sources.pooled import PooledSource
+from insclr.training.steps import Round, train_steps
 from table import Row, markdown, milliseconds
 
 SIZES = (12_000, 120_000, 1_200_000)
@@ -153,8 +153,9 @@ def _step(network: DescriptorNetwork, method: Any, plain: Tensor, views: Tensor,
     """Processor time of a step, from the second epoch's draw to Adam, without the first few."""
     recipe = RoundRecipe(train="fc", steps=STEPS, tuples=TUPLES, lr=1e-4, method=method.settings)
     source = PooledSource(network, method, plain, views, seed=0)
-    this = Round(1, recipe, network, source, method, 0.3, folder / "round", SilentTracker(), seed=0)
-    this.checkpoint_every = 10**9
+    this = Round(
+        1, recipe, network, source, method, 0.3, folder / "round", SilentTracker(), 0, checkpoint_every=10**9
+    )
     marks: list[float] = []
     label = method.label
 
@@ -163,7 +164,7 @@ def _step(network: DescriptorNetwork, method: Any, plain: Tensor, views: Tensor,
         return label(*arguments)
 
     method.label = marked
-    train_round(this)
+    train_steps(this)
     taken = [b - a for a, b in itertools.pairwise(marks[10:])]
     return float(torch.tensor(taken).median())
 

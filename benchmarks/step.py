@@ -1,7 +1,7 @@
 """A whole training step against the bare network: what everything around the network costs.
 
 The bare network is the augmented view's forward and backward pass and the plain view's forward pass on tensors
-that lie in memory. The step is `train_round` on photos: reading, views, banks, mining, loss, Adam, log.
+that lie in memory. The step is `train_steps` on photos: reading, views, banks, mining, loss, Adam, log.
 """
 
 import itertools
@@ -28,8 +28,8 @@ from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
 from insclr.training.cpu import keep_freed_memory
-from insclr.training.round import Round, train_round
 from insclr.training.sources import images as sources
+from insclr.training.steps import Round, train_steps
 from photos import draw_photos
 from table import Row, milliseconds
 from timing import seconds
@@ -179,7 +179,7 @@ def _steps(
     )
     waits: list[float] = []
     with TimedLoader(waits):
-        train_round(this)
+        train_steps(this)
     taken = [b - a for a, b in itertools.pairwise(source.asked)]
     return statistics.median(taken[_WARM:steps]), statistics.median(waits[_WARM:steps])
 

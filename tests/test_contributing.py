@@ -21,7 +21,7 @@ import torch
 from insclr.evaluation.protocols import load_protocol
 from insclr.model.backbones import create_backbone
 from insclr.tracking import read_metrics
-from insclr.training.train import train
+from insclr.training.run import train
 
 photos, out = map(Path, sys.argv[1:3])
 train(photos, out / "run", "toy", changes=tuple(sys.argv[3:]), labels=photos / "labels.csv")

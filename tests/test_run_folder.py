@@ -15,7 +15,7 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.recipe import Recipe, load_recipe, to_toml
 from insclr.run_folder import RunFolder, RunReader, kept_answers
-from insclr.training.request import wanted_recipe
+from insclr.training.request import choose_recipe
 
 
 def test_an_inspection_is_read_back_as_it_was_saved(tmp_path):
@@ -54,7 +54,7 @@ def test_a_run_of_an_earlier_version_resumes_with_its_old_key_names(tmp_path):
         text = text.replace(f"\n{new} = ", f"\n{old} = ")
     (path / "recipe.toml").write_text(text)
     assert RunFolder(path, recipe, resume=True).resumed
-    assert wanted_recipe(path, None, (), resume=True) == recipe
+    assert choose_recipe(path, None, (), resume=True) == recipe
     assert RunReader(path).recipe()["network"]["initial_fc_weight"] == 0.6
     with pytest.raises(UserError, match="another recipe"):
         RunFolder(path, load_recipe("default", ("network.initial_fc_weight=0.5",)), resume=True)

@@ -137,7 +137,7 @@ class _Sum(torch.autograd.Function):
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def join_ranks() -> Iterator[Ranks]:
     """The ranks that torchrun has started, this process among them; without torchrun this process alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Ranks()

@@ -20,6 +20,7 @@ from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.files import read_json, remove_leftovers, whole_file
 from insclr.lock import only_writer
+from insclr.mining.consistency import PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork
@@ -34,13 +35,11 @@ _CACHE = "cache"
 _LOCK = ".lock"
 _USABLE = "usable.safetensors"
 _FEEDBACK = "feedback.safetensors"
-_OLD_FEEDBACK, _OLD_ANSWERS = (
-    "taught.safetensors",
-    "answers.json",
-)  # of runs that began before feedback.safetensors
+_OLD_FEEDBACK, _OLD_ANSWERS = "taught.safetensors", "answers.json"  # of earlier versions
 _END = "end.safetensors"
 _START = "start.json"
-_START_FC = "start.safetensors"
+_INITIAL_FC = "start.safetensors"
+_PAIR_TRUST = "pair_trust.json"
 _SKIPPED = "skipped.csv"
 _REPORT = "report.html"
 _MEASURED = "measured.json"
@@ -76,8 +75,7 @@ class _Folder:
 
     def option(self, name: str) -> str | None:
         """What was given under this name when the run began; paths are absolute."""
-        file = self.path / _OPTIONS
-        kept = read_json(file).get(name) if file.exists() else None
+        kept = _read_json(self.path / _OPTIONS).get(name)
         return str(kept) if kept else None
 
     def finished_rounds(self) -> int:
@@ -95,12 +93,27 @@ class _Folder:
         """The inspection at the start or the end of a round; None where there is none.
 
         A round ends with the network that the next one starts with, so one inspection may serve both. Where the next
-        one first makes the FC's start anew, it is of what the round taught the other layers.
+        one first makes the initial FC anew, it is of what the other layers have learned.
         """
         file = self._inspection_file(round_number, moment)
         if moment == "end" and not file.exists():
             file = self._inspection_file(round_number + 1, "start")
         return dict(read_json(file)) if file.exists() else None
+
+    def pair_trust(self) -> PairTrust:
+        """Whether mined pairs may be learned from: untested until a round was kept, unless they are untrusted."""
+        trust = _read_json(self.path / _PAIR_TRUST).get("trust")
+        # Earlier versions wrote whether the initial FC used mined pairs.
+        was_untrusted = trust is None and _read_json(self.path / _START).get("mined") is False
+        if trust == PairTrust.UNTRUSTED or was_untrusted:
+            return PairTrust.UNTRUSTED
+        return PairTrust.TRUSTED if self.kept_rounds() else PairTrust.UNTESTED
+
+    def kept_rounds(self) -> set[int]:
+        """The rounds, from 1, that were trained and not undone."""
+        records = read_metrics(self.path)
+        trained = {one["round"] for one in records if one.get("event") == "end" and one["steps"]}
+        return trained - {one["round"] for one in records if one.get("action") == "step back"}
 
     def _inspection_file(self, round_number: int, moment: Moment) -> Path:
         return self.round_folder(round_number) / f"inspection-{moment}.json"
@@ -143,15 +156,9 @@ class RunFolder(_Folder):
         path.mkdir(parents=True, exist_ok=True)
         if not self.resumed:
             given = {name: value for name, value in options.items() if value}
-            with whole_file(path / _OPTIONS) as scratch:
-                scratch.write_text(json.dumps(given))
+            _write_json(path / _OPTIONS, given)
             with whole_file(path / _RECIPE) as scratch:
                 scratch.write_text(to_toml(recipe, comments=True))
-
-    def abandon(self) -> None:
-        """Remove the folder if this process made it and it holds nothing that took work."""
-        if not self.resumed and not self.started and not any(self.cache.rglob("*.*")):
-            shutil.rmtree(self.path, ignore_errors=True)
 
     def _clear(self) -> None:
         """Remove what a run left that failed before its first checkpoint, but for its features."""
@@ -164,13 +171,19 @@ class RunFolder(_Folder):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder: a second process that would train into it is told so.
+        """Hold the folder; a second process that would train into it is refused.
 
-        What a killed process left half written is removed.
+        Files that a killed process left half written are removed. A run that fails before anything took work leaves
+        no folder.
         """
         with only_writer(self.path / _LOCK, LOCK_WAIT):
             remove_leftovers(self.path)
-            yield
+            try:
+                yield
+            except BaseException:
+                if not self.resumed and not self.started and not any(self.cache.rglob("*.*")):
+                    shutil.rmtree(self.path, ignore_errors=True)
+                raise
 
     def images(self, current: ImageList | None) -> ImageList:
         """The run's list of images: ids must mean the same after a resume, whatever the folder holds by now.
@@ -181,13 +194,8 @@ class RunFolder(_Folder):
         if file.exists():
             return _read_images(file)
         assert current is not None
-        with whole_file(file) as scratch:
-            content = {
-                "root": str(current.root.absolute()),
-                "paths": list(current.paths),
-                "not_read": dict(current.not_read),
-            }
-            scratch.write_text(json.dumps(content))
+        content = {"paths": list(current.paths), "not_read": dict(current.not_read)}
+        _write_json(file, {"root": str(current.root.absolute()), **content})
         return current
 
     def usable(self, seen: Tensor | None) -> Tensor:
@@ -196,7 +204,7 @@ class RunFolder(_Folder):
         if seen is not None and not file.exists():
             with whole_file(file) as scratch:
                 safetensors.torch.save_file({"ids": seen}, scratch)
-        return _tensors(file)["ids"]
+        return _load_tensors(file)["ids"]
 
     def feedback(self, current: FeedbackGroups | None) -> FeedbackGroups | None:
         """Feedback about the usable images when the run began: at first the `current` one."""
@@ -209,41 +217,35 @@ class RunFolder(_Folder):
         if not has_feedback(self.path):
             return None
         is_old = (self.path / _OLD_FEEDBACK).exists()
-        kept = _tensors(self.path / (_OLD_FEEDBACK if is_old else _FEEDBACK))
+        kept = _load_tensors(self.path / (_OLD_FEEDBACK if is_old else _FEEDBACK))
         return FeedbackGroups(kept["groups"], kept["spoken" if is_old else "has_feedback"], kept["apart"])
 
-    def note_start(
-        self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear, *, mined: bool = True
-    ) -> None:
-        """Keep what was learned about the collection before the first round, and the layer that starts with it."""
-        with whole_file(self.path / _START_FC) as scratch:
+    def save_initial_fc(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
+        """Keep the initial FC, the size of an instance that was estimated with it, and the reasons for both."""
+        with whole_file(self.path / _INITIAL_FC) as scratch:
             safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
-        with whole_file(self.path / _START) as scratch:
-            scratch.write_text(json.dumps({"size": asdict(size), "reasons": reasons, "mined": mined}))
+        _write_json(self.path / _START, {"size": asdict(size), "reasons": reasons})
+
+    def initial_fc(self) -> dict[str, Tensor]:
+        """Initial weight and bias of the fully connected layer."""
+        return _load_tensors(self.path / _INITIAL_FC)
 
     def size(self) -> InstanceSize:
-        """How many images an instance has, as estimated at the start."""
-        file = self.path / _START
-        return InstanceSize(**read_json(file)["size"]) if file.exists() else UNKNOWN
+        """How many images an instance has, as estimated with the initial FC."""
+        start = _read_json(self.path / _START)
+        return InstanceSize(**start["size"]) if start else UNKNOWN
 
-    def believes_mined(self) -> bool:
-        """Whether nothing spoke against the mined pairs so far: once doubted, nothing is learned from them."""
-        file = self.path / _START
-        return bool(read_json(file).get("mined", True)) if file.exists() else True
+    def initial_fc_reasons(self) -> list[str]:
+        """Why the initial FC is what it is."""
+        return list(_read_json(self.path / _START).get("reasons", ()))
 
-    def start_fc(self) -> dict[str, Tensor]:
-        """Weight and bias that the fully connected layer started with."""
-        return _tensors(self.path / _START_FC)
-
-    def start_reasons(self) -> list[str]:
-        """Why the run started as it did."""
-        file = self.path / _START
-        return list(read_json(file)["reasons"]) if file.exists() else []
+    def save_pair_trust(self, trust: PairTrust) -> None:
+        """Record the result of the consistency test."""
+        _write_json(self.path / _PAIR_TRUST, {"trust": trust})
 
     def save_inspection(self, round_number: int, moment: Moment, inspection: dict[str, Any]) -> None:
         """Keep what the method decides for some anchors at this moment, as plain JSON values."""
-        with whole_file(self._inspection_file(round_number, moment)) as scratch:
-            scratch.write_text(json.dumps(inspection))
+        _write_json(self._inspection_file(round_number, moment), inspection)
 
     def end_round(self, number: int, network: DescriptorNetwork) -> None:
         """Keep the weights a round ended with: its successor starts from them."""
@@ -253,7 +255,7 @@ class RunFolder(_Folder):
 
     def load_round(self, number: int, network: DescriptorNetwork) -> None:
         """Give the network the weights that round `number` ended with."""
-        network.load_state_dict(_tensors(self.round_folder(number) / _END))
+        network.load_state_dict(_load_tensors(self.round_folder(number) / _END))
 
     def resume_point(self) -> tuple[int, int] | None:
         """(round, step) that a resumed run goes on from; None for a new run."""
@@ -300,10 +302,17 @@ def has_feedback(path: Path) -> bool:
 
 def note_measured(path: Path, **results: object) -> None:
     """Keep what was measured of the finished model under these names, for the report."""
-    file = path / _MEASURED
-    kept = dict(read_json(file)) if file.exists() else {}
+    _write_json(path / _MEASURED, _read_json(path / _MEASURED) | results)
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
     with whole_file(file) as scratch:
-        scratch.write_text(json.dumps(kept | results))
+        scratch.write_text(json.dumps(content))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file."""
+    return dict(read_json(file)) if file.exists() else {}
 
 
 def _read_images(file: Path) -> ImageList:
@@ -311,7 +320,7 @@ def _read_images(file: Path) -> ImageList:
     return ImageList(Path(kept["root"]), tuple(kept["paths"]), not_read=kept.get("not_read", {}))
 
 
-def _tensors(file: Path) -> dict[str, Tensor]:
+def _load_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(file)
     except safetensors.SafetensorError as error:
@@ -372,7 +381,7 @@ class RunReader(_Folder):
     def usable(self) -> list[int] | None:
         """Ids of the images that could be read, ascending; None if that is not known yet."""
         file = self.path / _USABLE
-        return _tensors(file)["ids"].tolist() if file.exists() else None
+        return _load_tensors(file)["ids"].tolist() if file.exists() else None
 
     def skipped(self) -> dict[str, str]:
         """Path of every image that was left out, with the reason."""
@@ -385,8 +394,7 @@ class RunReader(_Folder):
 
     def measured(self) -> dict[str, Any]:
         """What `note_measured` kept."""
-        file = self.path / _MEASURED
-        return dict(read_json(file)) if file.exists() else {}
+        return _read_json(self.path / _MEASURED)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every record of the log, in order."""

@@ -13,8 +13,8 @@ from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.round import Round, train_round
 from insclr.training.sources.pooled import PooledSource
+from insclr.training.steps import Round, train_steps
 
 INSTANCES, IMAGES, CHANNELS = 10, 6, 32
 
@@ -73,7 +73,7 @@ def learn(method: Method, settings: Any, start: RoundStart, steps: int = 60, lr:
         train="fc", steps=steps, tuples=start.tuples, lr=lr, schedule="constant", method=settings
     )
     source = PooledSource(start.network, method, start.plain, start.views, seed=0)
-    train_round(
+    train_steps(
         Round(1, recipe, start.network, source, method, 0.3, start.folder / "round", SilentTracker(), seed=0)
     )
 

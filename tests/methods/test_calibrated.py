@@ -14,8 +14,9 @@ from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
 from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
+from insclr.mining.consistency import PairTrust
 from insclr.mining.precision import mean_precision
-from insclr.training.guard import unsafe
+from insclr.training.guard import why_unsafe
 
 
 @pytest.mark.parametrize("variant", ["A", "C", "D-anchor", "D"])
@@ -147,16 +148,16 @@ def test_where_mined_pairs_are_untrusted_only_feedback_is_learned(tmp_path: Path
     groups[:6] = 0
     taught = FeedbackGroups(groups, groups == 0, torch.zeros(0, 2, dtype=torch.int64))
     method = CalibratedMethod(CalibratedSettings())
-    found = method.prepare(replace(start, feedback=taught, believed=False))
+    found = method.prepare(replace(start, feedback=taught, trust=PairTrust.UNTRUSTED))
     assert found.positives_per_image == pytest.approx(6 * 5 / 60)
-    assert unsafe(found)  # half a positive an image is too little: the run keeps its start
+    assert why_unsafe(found)  # half a positive an image is too little: the run keeps its start
     ids = torch.tensor([[0, 1, 2, 3], [10, 11, 6, 7]])
     pairs = method.label(Batch(ids, torch.zeros(1, 2, 4, start.network.dim)), 0, torch.Generator())
     assert pairs.query[0].all()
     assert pairs.query[1].tolist() == [True, False, False, False]
-    believed = CalibratedMethod(CalibratedSettings())
-    believed.prepare(start)
-    mined = believed.label(Batch(ids, torch.zeros(1, 2, 4, start.network.dim)), 0, torch.Generator())
+    trusted = CalibratedMethod(CalibratedSettings())
+    trusted.prepare(start)
+    mined = trusted.label(Batch(ids, torch.zeros(1, 2, 4, start.network.dim)), 0, torch.Generator())
     assert mined.query[1].sum() > 1
     # What was mined is no negative either.
     assert not pairs.negative[1, 0, 4:][mined.query[1]].any()

@@ -19,7 +19,7 @@ from insclr.model.model_file import load_model
 from insclr.recipe import load_recipe, method_names
 from insclr.report.run_report import write_report
 from insclr.tracking import read_metrics
-from insclr.training.train import train
+from insclr.training.run import train
 
 
 @pytest.fixture(scope="module")

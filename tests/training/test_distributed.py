@@ -25,15 +25,15 @@ from insclr.methods.method import Method, RoundStart
 from insclr.model.backbones import FeatureMap
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
-from insclr.ranks import Ranks, joined
+from insclr.ranks import Ranks, join_ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
-from insclr.training.round import average_gradients
+from insclr.training.optimizer import average_gradients
+from insclr.training.run import train
 from insclr.training.sources.images import ImageSource
 from insclr.training.sources.maps import MapSource
-from insclr.training.train import train
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 
@@ -128,7 +128,7 @@ def _place(rank: int, world: int, port: int) -> dict[str, str]:
 def _as_rank(rank: int, world: int, port: int, photos: Path, folder: Path) -> None:
     os.environ |= _place(rank, world, port)
     torch.set_num_threads(1)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         for batch_norm, method in _CASES:
             home = folder / f"{batch_norm}-{method}"
             torch.save(_two_steps(ranks, photos, home, batch_norm, method), folder / f"{home.name}-{rank}.pt")

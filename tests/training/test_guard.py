@@ -1,6 +1,8 @@
 """The guard: what is not learned from, and what is undone."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -8,8 +10,8 @@ from torch.nn import functional
 from insclr.methods.method import Prepared
 from insclr.mining.consistency import Consistency
 from insclr.tracking import read_metrics
-from insclr.training.guard import Health, measure, unsafe, worse
-from insclr.training.train import train
+from insclr.training.guard import Health, measure_health, why_unsafe, why_worse
+from insclr.training.run import train
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:
@@ -17,7 +19,13 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _measured(plain: torch.Tensor, view: torch.Tensor) -> Health:
-    return measure(_unit(plain), lambda some: _unit(view)[some])
+    network: Any = SimpleNamespace(describe_pooled=_unit)
+    start: Any = SimpleNamespace(
+        descriptors=_unit(plain), views=view[None], network=network, untrained_fc=False
+    )
+    health = measure_health(start)
+    assert health is not None
+    return health
 
 
 def test_a_collapse_is_noticed_and_progress_is_not() -> None:
@@ -26,21 +34,21 @@ def test_a_collapse_is_noticed_and_progress_is_not() -> None:
     view = plain + 0.3 * torch.randn(300, 32, generator=generator)
     start = _measured(plain, view)
     same = torch.ones(300, 32)
-    assert "collapse" in worse(start, _measured(plain * 0.1 + same, view * 0.1 + same))
+    assert "collapse" in why_worse(start, _measured(plain * 0.1 + same, view * 0.1 + same))
     noisy = torch.randn(300, 32, generator=generator)
-    assert "own view" in worse(start, _measured(plain, view + 5 * noisy))
+    assert "own view" in why_worse(start, _measured(plain, view + 5 * noisy))
     pulled = plain + 2 * plain[torch.arange(300) // 5 * 5]  # pictures of five moved together
     pulled_view = view + 2 * plain[torch.arange(300) // 5 * 5]
-    assert worse(start, _measured(pulled, pulled_view)) == ""
+    assert why_worse(start, _measured(pulled, pulled_view)) == ""
 
 
 def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_other() -> None:
     many, few = torch.ones(10, 4, dtype=torch.bool), torch.zeros(10, 4, dtype=torch.bool)
-    assert unsafe(Prepared({}, positive=many)) == ""
-    assert unsafe(Prepared({})) == ""  # a method that mines in every step
-    assert "only 0.00 safe pairs" in unsafe(Prepared({}, positive=few))
-    assert unsafe(Prepared({}, positive=many, consistency=Consistency(0.6, 0.8, 1000))) == ""
-    assert "same pose or place" in unsafe(
+    assert why_unsafe(Prepared({}, positive=many)) == ""
+    assert why_unsafe(Prepared({})) == ""  # a method that mines in every step
+    assert "only 0.00 safe pairs" in why_unsafe(Prepared({}, positive=few))
+    assert why_unsafe(Prepared({}, positive=many, consistency=Consistency(0.6, 0.8, 1000))) == ""
+    assert "same pose or place" in why_unsafe(
         Prepared({}, positive=many, consistency=Consistency(0.1, 0.4, 1000))
     )
 

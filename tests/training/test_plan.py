@@ -26,7 +26,7 @@ def test_the_rest_of_a_run_is_never_longer_than_its_minutes_allow() -> None:
     before_anything = plan.seconds_after()
     assert before_anything is not None
     assert abs(before_anything - (60 + (3 * 157 + 2 * 400) * 0.02)) < 1e-6
-    plan.described(views=1000, seconds=10.0)
+    plan.note_describing(views=1000, seconds=10.0)
     # Late rounds: half an epoch in tuples of 16 = 313 steps of some 64 images at 10 ms: minutes, so the limit counts.
     assert plan.seconds_after() == before_anything
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from insclr.data.images import list_images
 from insclr.recipe import Recipe, load_recipe
-from insclr.training.request import at_fitting_size, wanted_recipe
+from insclr.training.request import choose_recipe, fit_size
 
 
 def sizes(recipe: Recipe) -> set[int]:
@@ -24,29 +24,29 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["fast", "default", "thorough"])
 def test_photos_with_enough_pixels_are_seen_larger(name: str, photos: Path) -> None:
-    assert sizes(at_fitting_size(load_recipe(name), list_images(photos))) == {224, 0}
+    assert sizes(fit_size(load_recipe(name), list_images(photos))) == {224, 0}
 
 
 def test_small_photos_are_not_enlarged(photos: Path) -> None:
     (photos / "0.png").unlink()
     Image.new("RGB", (200, 220)).save(photos / "1.png")
-    assert sizes(at_fitting_size(load_recipe("fast"), list_images(photos))) == {160, 0}
+    assert sizes(fit_size(load_recipe("fast"), list_images(photos))) == {160, 0}
 
 
 @pytest.mark.parametrize("change", ["descriptor.size=96", "rounds.0.plain_size=96"])
 def test_a_size_set_by_hand_holds(change: str, photos: Path) -> None:
     recipe = load_recipe("fast", (change,))
-    assert at_fitting_size(recipe, list_images(photos)) == recipe
+    assert fit_size(recipe, list_images(photos)) == recipe
     assert 96 in sizes(recipe)
 
 
 def test_the_large_size_itself_can_be_set(photos: Path) -> None:
     recipe = load_recipe("fast", ("large_size=240", "rounds.0.plain_size=96"))
-    assert sizes(at_fitting_size(recipe, list_images(photos))) == {240, 0}
+    assert sizes(fit_size(recipe, list_images(photos))) == {240, 0}
 
 
 def test_a_recipe_at_hand_is_changed_as_a_named_one_is(tmp_path: Path) -> None:
     asked = ("minutes=20.0", "rounds.4.steps=7")
-    changed = wanted_recipe(tmp_path, load_recipe("default"), asked, resume=False)
+    changed = choose_recipe(tmp_path, load_recipe("default"), asked, resume=False)
     assert changed == load_recipe("default", asked)
     assert (changed.minutes, changed.rounds[4].steps) == (20, 7)

@@ -49,7 +49,7 @@ def test_garbage_in_the_newest_checkpoint_costs_a_few_steps_and_nothing_else(
 ) -> None:
     train(small_collection, tmp_path / "whole", "fast", changes=SMALL)
     broken = tmp_path / "broken"
-    killed(small_collection, broken, "insclr.training.round", "save_checkpoint", 3)
+    killed(small_collection, broken, "insclr.training.steps", "save_checkpoint", 3)
     newest = list_checkpoints(broken / "round-1")[-1]
     newest.write_bytes(os.urandom(newest.stat().st_size))
     train(small_collection, broken, "fast", changes=SMALL, resume=True)
@@ -67,7 +67,7 @@ def test_killed_after_the_model_was_written_a_run_still_gets_its_report(
         (photos / file.name).write_bytes(file.read_bytes())
     (photos / "broken.png").write_bytes(b"no image")
     run = tmp_path / "run"
-    killed(photos, run, "insclr.training.stages", "save_model", 1)
+    killed(photos, run, "insclr.training.run", "save_model", 1)
     assert not (run / "report.html").exists()
     model = (run / "model.safetensors").read_bytes()
     train(photos, run, "fast", changes=SMALL, resume=True)
@@ -80,7 +80,7 @@ def test_a_report_of_the_unfinished_run_gives_way_to_that_of_the_finished_one(
     small_collection: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    killed(small_collection, run, "insclr.training.stages", "save_model", 1)
+    killed(small_collection, run, "insclr.training.run", "save_model", 1)
     (run / "report.html").write_text("as it was half-way")
     os.utime(run / "report.html", (0, 0))
     train(small_collection, run, "fast", changes=SMALL, resume=True)

@@ -11,18 +11,18 @@ from insclr.jobs.train import train
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunFolder, RunReader
 from insclr.tracking import read_metrics
-from insclr.training import features, stages
+from insclr.training import features, round
 
 
 def fail_in_round(patch: pytest.MonkeyPatch, number: int) -> None:
-    train_round = stages.train_round  # type: ignore[attr-defined]
+    train_steps = round.train_steps  # type: ignore[attr-defined]
 
     def failing(this):
         if this.number == number:
             raise UserError("no luck")
-        return train_round(this)
+        return train_steps(this)
 
-    patch.setattr(stages, "train_round", failing)
+    patch.setattr(round, "train_steps", failing)
 
 
 def failed(images: Path, out: Path, in_round: int, **options: object) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from insclr.recipe import RoundRecipe, load_recipe
-from insclr.training.schedule import rate_factor
+from insclr.training.optimizer import rate_factor
 
 
 def test_the_papers_first_round_divides_by_ten_at_30k_and_45k() -> None:

@@ -24,7 +24,7 @@ from insclr.model.model_file import load_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe
 from insclr.tracking import read_metrics
-from insclr.training.train import train
+from insclr.training.run import train
 
 # Two rounds, the second through the whole network: small, but every stage of a real run.
 _TINY = """
@@ -242,7 +242,7 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_learning_rate(
             next(network.backbone.late_parameters().__iter__()).fill_(float("nan"))
         return network
 
-    monkeypatch.setattr("insclr.training.stages.create_network", broken)
+    monkeypatch.setattr("insclr.training.run.create_network", broken)
     changes = ("network.initial_fc=random", "network.initial_fc_weight=0")
     with pytest.raises(UserError, match="not finite") as raised:
         train(small_collection, tmp_path / "run", tiny, changes=changes)

@@ -13,13 +13,14 @@ from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.mining.consistency import PairTrust
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
 from insclr.training.features import pooled_features
-from insclr.training.train import train
+from insclr.training.run import train
 from insclr_demo import draw_collection
 
 
@@ -99,7 +100,7 @@ def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("positives", "consistency"), [(1000.0, 0.0), (0.0, 1.1)], ids=["too few", "not believed"]
+    ("positives", "consistency"), [(1000.0, 0.0), (0.0, 1.1)], ids=["too few", "inconsistent"]
 )
 def test_the_guard_leaves_out_a_round_without_safe_pairs(
     positives: float,
@@ -108,7 +109,7 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Too few of them, or such as do not bear each other out."""
+    """Too few of them, or inconsistent ones."""
     monkeypatch.setattr("insclr.training.guard.MIN_POSITIVES", positives)
     monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", consistency)
     run = tmp_path / "run"
@@ -117,8 +118,10 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
     assert [r["action"] for r in records if r.get("event") == "guard"] == ["skip", "skip"]
     start = safetensors.torch.load_file(run / "start.safetensors")
     assert torch.allclose(trained_weights(run)["fc.weight"], start["weight"], atol=1e-6)
-    # Pairs that are not believed are no part of the start either; pairs that are merely few are.
-    assert json.loads((run / "start.json").read_text())["mined"] == (consistency == 0)
+    # Untrusted pairs are no part of the initial FC either; pairs that are merely few are.
+    assert RunReader(run).pair_trust() is (PairTrust.UNTRUSTED if consistency else PairTrust.UNTESTED)
+    reasons = json.loads((run / "start.json").read_text())["reasons"]
+    assert ("whitening = 0.0 mined pairs an image beside its own views" in reasons) == (consistency > 0)
 
 
 @pytest.mark.parametrize(
@@ -133,23 +136,23 @@ def test_feedback_alone_is_learned_where_mined_pairs_are_untrusted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In every round, also after the first has taught the network something, and in every start."""
+    """In every round, also after the first has changed the network, and in every initial FC."""
     monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)
     labels = read_labels(small_collection / "labels.csv")
     names = sorted(set(labels.instances))
     groups = torch.tensor([names.index(one) for one in labels.instances])
-    said = FeedbackGroups(
+    feedback = FeedbackGroups(
         groups, torch.ones(len(groups), dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64)
     )
     run = tmp_path / "run"
-    train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"), feedback=said)
+    train(labels.images, run, recipe, changes=(*changes, "rounds.cached_views=4"), feedback=feedback)
     records = read_metrics(run)
     starts = [r for r in records if r.get("event") == "start"]
     assert len(starts) == len(load_recipe(recipe).rounds)
     assert all(any("mined pairs were left out" in one for one in start["reasons"]) for start in starts)
-    taught_alone = said.positives() / len(groups)
-    assert [start["pairs"] for start in starts] == [pytest.approx(taught_alone)] * len(starts)
-    assert not json.loads((run / "start.json").read_text())["mined"]
+    from_feedback = feedback.positives() / len(groups)
+    assert [start["pairs"] for start in starts] == [pytest.approx(from_feedback)] * len(starts)
+    assert RunReader(run).pair_trust() is PairTrust.UNTRUSTED
     assert {r["action"] for r in records if r.get("event") == "guard"} == {"ok"}
 
 

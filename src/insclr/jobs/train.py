@@ -10,8 +10,8 @@ from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
 from insclr.run_folder import RunReader, has_feedback, kept_answers
-from insclr.training.request import wanted_images
-from insclr.training.train import train as train_run
+from insclr.training.request import choose_images
+from insclr.training.run import train as train_run
 
 
 def train(
@@ -48,7 +48,7 @@ def train(
     store = (kept_answers(Path(out)) if resume else None) or answers
     feedback = None
     if first and store is not None and not (resume and has_feedback(Path(out))):
-        images = wanted_images(images, Path(out), resume)
+        images = choose_images(images, Path(out), resume)
         feedback = feedback_groups(store, images)
     model = train_run(
         images,

@@ -20,7 +20,7 @@ from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundSta
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidates, measure_thresholds
-from insclr.mining.consistency import Consistency, measure_consistency
+from insclr.mining.consistency import Consistency, PairTrust, measure_consistency
 from insclr.mining.expand import eligible_candidates
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
 from insclr.mining.own_views import MOST_MEASURED, Evidence, combine_views, measure_own_views
@@ -64,7 +64,7 @@ class CalibratedMethod(Method):
     settings_class = CalibratedSettings
     needs = Needs(views=True)
     explains = True
-    teachable = True
+    learns_from_feedback = True
     pool: Pool
     labels: CandidateLabels
     sampler: Sampler
@@ -88,7 +88,7 @@ class CalibratedMethod(Method):
         self.labels = _label_in_blocks(pool, instance.core, thresholds, settings)
         self.feedback = start.feedback
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
-        if not start.believed:
+        if start.trust is PairTrust.UNTRUSTED and start.feedback is not None:
             reasons = (*reasons, self._leave_out_mined())
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
@@ -99,7 +99,7 @@ class CalibratedMethod(Method):
             )
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
         if start.feedback is not None:
-            criteria["taught"] = int(start.feedback.decided.sum())
+            criteria["with_feedback"] = int(start.feedback.decided.sum())
         if consistency is not None:
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
         feedback = 0
@@ -108,13 +108,13 @@ class CalibratedMethod(Method):
         return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, feedback)
 
     def _leave_out_mined(self) -> str:
-        """Learn only from what people said; what was mined still is no negative."""
+        """Learn from feedback alone; mined pairs still are no negatives."""
         nothing = torch.zeros_like(self.labels.positive)
         self.labels = CandidateLabels(nothing, self.labels.ignored | self.labels.positive)
-        return "mined pairs were left out, for they do not bear each other out; what people said is learned"
+        return "mined pairs were left out, because they are inconsistent: only feedback is learned"
 
     def _consistency(self, start: RoundStart, pool: Pool, size: InstanceSize) -> Consistency | None:
-        if not (start.doubted and start.ranks.first):
+        if start.trust is not PairTrust.UNTESTED or not start.ranks.first:
             return None
         return measure_consistency(
             lambda ids: torch.stack([start.network.describe_pooled(view[ids]) for view in start.views[:4]]),

@@ -19,7 +19,7 @@ from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.tuples import Sampler
 from insclr.methods.batch import Batch
 from insclr.methods.pairs import Pairs
-from insclr.mining.consistency import Consistency
+from insclr.mining.consistency import Consistency, PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
@@ -61,9 +61,8 @@ class RoundStart:
     ranks: Ranks = field(default_factory=Ranks)
     kept: Path | None = None  # for files that stay as long as the run; None: as long as the round
     instances: Tensor | None = None  # (N,) the true ones, -1 unknown; None unless the method needs labels
-    doubted: bool = False  # nothing has been learned yet: mined pairs must bear each other out
-    feedback: FeedbackGroups | None = None  # what people said of the images
-    believed: bool = True  # False: mined pairs are known to be wrong, and what people said is learned alone
+    feedback: FeedbackGroups | None = None  # groups of the images that people named
+    trust: PairTrust = PairTrust.TRUSTED  # in mined pairs; untested ones are to be tested by the method
 
     def __len__(self) -> int:
         return len(self.plain)
@@ -93,7 +92,7 @@ class Prepared:
     reasons: tuple[str, ...] = ()  # why each measured number is what it is, as "name = value: why"
     candidates: Tensor | None = None  # (N, P) ids, where the round's positives are known beforehand
     positive: Tensor | None = None  # (N, P) bool
-    consistency: Consistency | None = None  # whether they bear each other out, where that was asked
+    consistency: Consistency | None = None  # of untested pairs
     feedback: int = 0  # positives of all images together that people decided, beside the mined ones
 
     @property
@@ -136,8 +135,8 @@ class Method(ABC):
         None  # layers that are trained with the network and thrown away; by `prepare`
     )
     epoch_steps: int = 0  # steps after which `begin_epoch` is called, again and again; 0 = never
-    explains: bool = False  # `explain` has something to tell
-    teachable: bool = False  # learns from what people said of the images
+    explains: bool = False  # `explain` gives something
+    learns_from_feedback: bool = False
 
     @abstractmethod
     def prepare(self, start: RoundStart) -> Prepared:

@@ -1,17 +1,15 @@
-"""The guard: notices, without labels, a round that made things worse, so that the run can step back.
+"""The guard: notices, without labels, a round that made things worse, so that the run can undo it.
 
-In-sample agreement of views rises even while retrieval falls, so it cannot praise a round; but a collapse shows in
+In-sample agreement of views rises even while retrieval falls, so it cannot approve a round; but a collapse shows in
 it at once. What keeps a run from learning wrong pairs is decided before it learns: mining must find enough pairs
-that pass both thresholds of `mining.candidates`, and they must bear each other out (`mining.consistency`).
+that pass both thresholds of `mining.candidates`, and they must be consistent (`mining.consistency`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from insclr.methods.method import Prepared
+from insclr.methods.method import Prepared, RoundStart
 from insclr.mining.calibrate import random_pairs
 
 MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
@@ -25,45 +23,49 @@ _ALIKE = 0.5  # mean similarity of random pairs that only a collapse reaches
 
 @dataclass(frozen=True)
 class Health:
-    """How well descriptors tell images apart, with no labels."""
+    """How well descriptors separate images, measured without labels."""
 
     found: float  # share of images that their own augmented view finds first, among a sample
     alike: float  # mean similarity of random pairs
     spread: float  # standard deviation of the same
 
 
-def disbelieved(prepared: Prepared) -> bool:
-    """Whether mined pairs were asked to bear each other out, and do not."""
+def has_inconsistent_pairs(prepared: Prepared) -> bool:
+    """Whether mined pairs were tested for consistency and failed."""
     return prepared.consistency is not None and not prepared.consistency.is_enough
 
 
-def unsafe(prepared: Prepared) -> str:
-    """Why nothing may be learned from what was mined; empty where nothing speaks against it."""
+def why_unsafe(prepared: Prepared) -> str:
+    """Why nothing may be learned from the mined pairs; empty where there is no reason."""
     found = prepared.positives_per_image
     if found is not None and found < MIN_POSITIVES:
         return (
             f"only {found:.2f} safe pairs an image were found, and training on fewer than {MIN_POSITIVES:g} "
             "does more harm than good"
         )
-    if disbelieved(prepared):
+    if has_inconsistent_pairs(prepared):
         return (
-            f"the pairs that were found do not bear each other out ({prepared.consistency}). The nearest photos seem "
-            "to show other things in the same pose or place, and training on them would do harm"
+            f"the pairs that were found are inconsistent ({prepared.consistency}). The nearest photos seem to show "
+            "other things in the same pose or place, and training on them would do harm"
         )
     return ""
 
 
-def measure(plain: Tensor, augmented: Callable[[Tensor], Tensor], seed: int = 0) -> Health:
-    """The health of unit descriptors (N, D) of plain images; `augmented` gives those of a view of some images."""
+def measure_health(start: RoundStart, seed: int = 0) -> Health | None:
+    """The health of the network as a round sees it; None where the FC is random or there are no views."""
+    if start.untrained_fc or not len(start.views):
+        return None
+    plain = start.descriptors
     sample = torch.randperm(len(plain), generator=torch.Generator().manual_seed(seed))[:_SAMPLE]
-    scores = augmented(sample).float() @ plain[sample].float().T  # (sample, sample)
+    of_views = start.network.describe_pooled(start.views[0][sample])
+    scores = of_views.float() @ plain[sample].float().T  # (sample, sample)
     found = (scores.argmax(1) == torch.arange(len(sample))).float().mean()
     pairs = random_pairs(plain)
     return Health(float(found), float(pairs.mean()), float(pairs.std()))
 
 
-def worse(before: Health, after: Health) -> str:
-    """Why a round's result must not be kept; empty where nothing speaks against it."""
+def why_worse(before: Health, after: Health) -> str:
+    """Why a round's result must not be kept; empty where there is no reason."""
     if after.alike > max(_ALIKE, before.alike + 0.2):
         return f"random pairs became alike ({before.alike:.2f} to {after.alike:.2f}): a collapse"
     if after.spread < _SPREAD * before.spread:

@@ -13,12 +13,14 @@ from torch.nn import functional
 
 from insclr.data.feedback_groups import FeedbackGroups
 from insclr.methods.calibrated import CalibratedSettings
+from insclr.methods.method import Needs
 from insclr.mining.candidates import mine_pairs
 from insclr.mining.consistency import PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size
 from insclr.mining.own_views import Evidence, combine_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
 from insclr.neighbours.pool import Pool, build_pool
+from insclr.training.state import Run
 
 _MAX_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
 _MAX_PAIRS = 60_000
@@ -37,6 +39,37 @@ class InitialFc:
     whitening: Whitening
     size: InstanceSize = UNKNOWN
     reasons: tuple[str, ...] = ()
+
+
+def initialise_fc(run: Run, plain: Tensor, views: Tensor, size: InstanceSize | None = None) -> None:
+    """Give the FC its initial weights, from pooled features (N, C) and those of views (V, N, C).
+
+    The first rank computes them for all. A random FC stays as it is. `size` is kept where it was estimated before.
+    """
+    recipe, fc, trust = run.recipe.network, run.network.fc, run.pair_trust()
+    if run.ranks.first and isinstance(fc, nn.Linear) and recipe.initial_fc != "random":
+        if recipe.initial_fc == "pca":
+            initial = pca_fc(plain, run.network.dim, recipe.initial_fc_power)
+        else:
+            settings = run.recipe.rounds[0].method
+            settings = settings if isinstance(settings, CalibratedSettings) else CalibratedSettings()
+            initial = views_fc(plain, views, run.network.dim, settings, run.recipe.seed, run.feedback, trust)
+        set_fc(fc, initial)
+        run.folder.save_initial_fc(size or initial.size, initial.reasons, fc)
+    run.ranks.copy_from_first(run.network)
+
+
+def renew_initial_fc(run: Run, rounds: int) -> bool:
+    """Initialise the FC again if the last of so many rounds has changed the features; whether it has."""
+    kept = run.ranks.from_first(run.folder.kept_rounds())
+    if not run.recipe.network.renew_initial_fc or rounds not in kept:
+        return False
+    before = run.recipe.rounds[rounds - 1]
+    if before.train == "fc":
+        return False
+    features = run.features.pooled(run.network, before, Needs(views=True))
+    initialise_fc(run, features.plain, features.views)
+    return True
 
 
 def pca_fc(plain: Tensor, dim: int, power: float) -> InitialFc:

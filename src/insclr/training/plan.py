@@ -1,16 +1,43 @@
-"""What a run is going to do, in one line, and how long the rest of it may take."""
+"""What a run will do: rounds fitted to the collection, their time limits, and how long the rest may take."""
 
+import math
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from insclr.progress import in_words
 from insclr.recipe import Recipe, RoundRecipe
-from insclr.training.fit import fit_to_collection
 
 _LAYERS = {"all": "all layers", "late": "the late layers", "fc": "the last layer"}
 _FC_STEP = 0.02  # seconds, until a round has been measured
 # A training step costs so many times what describing its images does: all layers forward and back, or the late ones.
 _TIMES = {"all": 3.0, "late": 1.0}
+
+
+def fit_to_collection(recipe: RoundRecipe, images: int) -> RoundRecipe:
+    """Shrink the tuples and the steps where the collection is too small for them."""
+    most = max(min(8, images), images // 8)
+    if recipe.tuples > most:
+        recipe = recipe.with_(tuples=most)
+    if recipe.epochs:
+        steps = max(1, math.ceil(recipe.epochs * images / recipe.tuples))
+        recipe = recipe.with_(steps=min(recipe.steps, steps))
+    return recipe
+
+
+def seconds_for_round(recipe: Recipe, index: int, records: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds that round `index` may take: an even share, among the rounds left, of what is left of the minutes.
+
+    0 = no limit. `records` are the run's log, with the seconds of the rounds before.
+    """
+    timed = [i for i, each in enumerate(recipe.rounds) if each.train != "fc"]
+    if not recipe.minutes or index not in timed:
+        return 0.0
+    before = {i + 1 for i in timed if i < index}
+    ends = (one for one in records if one.get("event") == "end" and one["round"] in before)
+    left = 60 * recipe.minutes - sum(float(one.get("seconds") or 0) for one in ends)
+    return max(1.0, left / sum(i >= index for i in timed))
 
 
 class Plan:
@@ -24,8 +51,8 @@ class Plan:
         self._rounds = [fit_to_collection(each, images) for each in recipe.rounds]
         self._at = done - 1  # the round under way; before the first one, images are described
         self._began = 0.0
-        self._describing: float | None = None  # seconds a view
-        self._pace: dict[str, float] = {}  # seconds a step, by what is trained
+        self._seconds_per_view: float | None = None
+        self._pace: dict[str, float] = {}  # seconds a step, by the layers that are trained
         self._spent = 0.0  # seconds in rounds that have a time limit
 
     def line(self) -> str:
@@ -42,10 +69,10 @@ class Plan:
         done = f"{self._done} of {len(self._rounds)} rounds are done; " if self._done else ""
         return f"plan: {done}{', '.join([*parts, 'the report'])}"
 
-    def described(self, views: int, seconds: float) -> None:
+    def note_describing(self, views: int, seconds: float) -> None:
         """Describing so many views took so many seconds."""
         if views:
-            self._describing = seconds / views
+            self._seconds_per_view = seconds / views
 
     def begin_round(self, index: int) -> None:
         """Round `index` is under way."""
@@ -61,26 +88,21 @@ class Plan:
             self._spent += seconds
 
     def seconds_after(self) -> float | None:
-        """What the rounds after the one under way may take; None while nobody can tell."""
+        """What the rounds after the one under way may take; None while that is unknown."""
         later = self._rounds[self._at + 1 :]
-        quick = [self._estimate(each) for each in later if each.train == "fc"]
-        slow = [self._estimate(each) for each in later if each.train != "fc"]
-        limit = max(0.0, 60 * self._recipe.minutes - self._spent) if self._recipe.minutes else None
-        known = [one for one in (*quick, *slow) if one is not None]
-        if len(known) == len(quick) + len(slow):
-            total = sum(one for one in slow if one is not None)
-            return sum(one for one in quick if one is not None) + (
-                total if limit is None else min(total, limit)
-            )
-        return None if limit is None else sum(one for one in quick if one is not None) + limit
+        of_fc = sum(each.steps * self._pace.get("fc", _FC_STEP) for each in later if each.train == "fc")
+        estimates = [self._estimate(each) for each in later if each.train != "fc"]
+        known = [one for one in estimates if one is not None]
+        bounds = [sum(known)] if len(known) == len(estimates) else []
+        if self._recipe.minutes:
+            bounds.append(max(0.0, 60 * self._recipe.minutes - self._spent))
+        return of_fc + min(bounds) if bounds else None
 
     def _estimate(self, each: RoundRecipe) -> float | None:
         if each.train in self._pace:
             return each.steps * self._pace[each.train]
-        if each.train == "fc":
-            return each.steps * _FC_STEP
-        if self._describing is None:
+        if self._seconds_per_view is None:
             return None
         images = each.tuples * (1 + int(getattr(each.method, "neighbours", 0)))
         again = self._images if each.train == "all" else 0  # the network has changed: the pool is made anew
-        return self._describing * (_TIMES[each.train] * each.steps * images + again)
+        return self._seconds_per_view * (_TIMES[each.train] * each.steps * images + again)

@@ -1,4 +1,4 @@
-"""What a run is asked for: recipe, images and labels as the user gives them, or as a resumed run remembers them."""
+"""The request for a run: recipe, images and labels as the user gives them, or from the folder of a resumed run."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from insclr.recipe import Recipe, load_recipe
 from insclr.run_folder import RunReader, kept_recipe
 
 
-def wanted_recipe(
+def choose_recipe(
     out: Path, recipe: str | Path | Recipe | None, changes: tuple[str, ...], resume: bool
 ) -> Recipe:
     """The recipe that was asked for; a resumed run has its own."""
@@ -23,12 +23,12 @@ def wanted_recipe(
     return load_recipe(recipe or "default", changes)
 
 
-def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:
+def choose_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:
     """The images of the run: as they were when it began, if it is resumed."""
     kept = RunReader(out).images() if resume and kept_recipe(out) else None
     if kept is not None and len(kept):
         return kept
-    source = images if images is not None else remembered(out, "images", resume)
+    source = images if images is not None else recall_option(out, "images", resume)
     if source is None:
         raise UserError(
             "Name the images to learn from. Only --resume goes without: with the --out folder of an interrupted run."
@@ -36,7 +36,7 @@ def wanted_images(images: str | Path | ImageList | None, out: Path, resume: bool
     return source if isinstance(source, ImageList) else list_images(source)
 
 
-def at_fitting_size(recipe: Recipe, images: ImageList) -> Recipe:
+def fit_size(recipe: Recipe, images: ImageList) -> Recipe:
     """The recipe at its large size where most photos have as many pixels: small ones gain nothing but time."""
     if not recipe.large_size:
         return recipe
@@ -44,12 +44,12 @@ def at_fitting_size(recipe: Recipe, images: ImageList) -> Recipe:
     return recipe.at_size(recipe.large_size) if fits else recipe.with_(large_size=0)
 
 
-def remembered(out: Path, name: str, resume: bool) -> str | None:
+def recall_option(out: Path, name: str, resume: bool) -> str | None:
     """What a resumed run was given under this name when it began."""
     return RunReader(out).option(name) if resume and kept_recipe(out) else None
 
 
-def wanted_engine(engine: str, kept: str | None, device: str) -> str:
+def choose_engine(engine: str, kept: str | None, device: str) -> str:
     """The engine that was asked for; "auto" leaves a resumed run the one that it was given."""
     if engine != "auto" or kept is None:
         return engine
@@ -57,7 +57,7 @@ def wanted_engine(engine: str, kept: str | None, device: str) -> str:
     return kept
 
 
-def wanted_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:
+def read_checked_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:
     """The labels, checked before anything is made."""
     supervised = [each.method.name for each in recipe.rounds if each.method.supervised]
     if labels is None:

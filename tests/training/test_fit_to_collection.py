@@ -1,7 +1,7 @@
 """Recipes fitted to small collections."""
 
 from insclr.recipe import RoundRecipe
-from insclr.training.fit import fit_to_collection
+from insclr.training.plan import fit_to_collection
 
 
 def test_a_small_collection_shrinks_the_batch() -> None:

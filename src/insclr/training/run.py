@@ -1,0 +1,244 @@
+"""A whole run, top to bottom: images and a recipe in, a run folder with a trained model out."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from insclr.data.feedback_groups import FeedbackGroups
+from insclr.data.images import ImageList, require_usable, require_visible
+from insclr.data.labels import Labels, match_instances
+from insclr.data.skipped import Skipped
+from insclr.data.workers import default_workers
+from insclr.engine.choose import require_engine
+from insclr.errors import UserError
+from insclr.methods import create_method
+from insclr.mining.consistency import PairTrust
+from insclr.model.device import pick_device
+from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
+from insclr.model.network import create_network, digest_weights
+from insclr.progress import followed_by, say, working
+from insclr.ranks import Ranks, join_ranks
+from insclr.recipe import Recipe
+from insclr.run_folder import RunFolder
+from insclr.tracking import SilentTracker, Tracker
+from insclr.training.cpu import keep_freed_memory
+from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
+from insclr.training.plan import Plan, fit_to_collection
+from insclr.training.request import (
+    choose_engine,
+    choose_images,
+    choose_recipe,
+    fit_size,
+    read_checked_labels,
+    recall_option,
+)
+from insclr.training.round import run_round
+from insclr.training.round_features import RoundFeatures, require_late
+from insclr.training.run_log import log_result, save_inspection
+from insclr.training.state import Run
+
+
+def train(
+    images: str | Path | ImageList | None,
+    out: str | Path,
+    recipe: str | Path | Recipe | None = None,
+    *,
+    changes: tuple[str, ...] = (),
+    labels: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    cache: str | Path | None = None,
+    feedback: FeedbackGroups | None = None,
+    engine: str = "auto",
+) -> Model:
+    """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
+
+    `labels` serve only to log precision and mAP, except for methods that are meant to learn from them. `cache` keeps
+    pooled features for other runs on the images. `feedback` holds groups of the images that people named.
+    `engine` describes the images on a CPU; torch trains. A resumed run reads its images, recipe, labels, cache,
+    feedback and engine from the folder.
+    """
+    out = Path(out)
+    require_engine(engine, device)  # before anything is made
+    wanted = choose_recipe(out, recipe, changes, resume)
+    chosen_device = pick_device(device)
+    if feedback is not None and not any(
+        create_method(each.method).learns_from_feedback for each in wanted.rounds
+    ):
+        raise UserError(
+            f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
+        )
+    with join_ranks() as ranks:
+        listed = choose_images(images, out, resume) if ranks.first else None
+        wanted = ranks.from_first(fit_size(wanted, listed) if listed is not None else None)
+        count = ranks.from_first(None if listed is None else len(listed))
+        for each in wanted.rounds:
+            if each.train == "all":  # refuses too many ranks now rather than in hours
+                ranks.share(fit_to_collection(each, count).tuples)
+        with ranks.in_turn():
+            given = {
+                "images": "" if isinstance(images, ImageList) else _absolute(images),
+                "labels": _absolute(labels),
+                "cache": _absolute(cache),
+                "engine": "" if engine == "auto" else engine,
+                "answers": feedback.source if feedback else "",
+            }
+            truth = read_checked_labels(wanted, labels or recall_option(out, "labels", resume), listed)
+            folder = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
+        if not ranks.from_first(folder.finished):
+            job = Job(
+                folder=folder,
+                recipe=wanted,
+                images=listed,
+                labels=truth,
+                feedback=feedback,
+                device=chosen_device,
+                cache=Path(cache or folder.option("cache") or folder.cache),
+                engine=choose_engine(engine, folder.option("engine"), device),
+                ranks=ranks,
+            )
+            with folder.writing() if ranks.first else nullcontext():
+                run(job)
+        return load_model(folder.path / MODEL_NAME)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is made of: the checked request."""
+
+    folder: RunFolder
+    recipe: Recipe
+    images: ImageList | None  # listed by the first rank alone
+    labels: Labels | None
+    feedback: FeedbackGroups | None  # about all listed images
+    device: torch.device
+    cache: Path
+    engine: str
+    ranks: Ranks
+
+
+def run(job: Job) -> None:
+    """Describe the images, initialise the FC, train round by round, write the model; each stage can be resumed."""
+    folder, recipe, ranks = job.folder, job.recipe, job.ranks
+    if job.device.type == "cpu":
+        keep_freed_memory()
+    with ranks.in_turn():
+        listed = folder.images(job.images)
+    if not ranks.first:
+        require_visible(listed)
+    skipped = Skipped()
+    skipped.read(folder.skipped_file)  # of the part of a resumed run that is done
+    workers = recipe.workers if recipe.workers >= 0 else max(1, default_workers() // ranks.local_world)
+    features = RoundFeatures(recipe, listed, job.cache, workers, skipped, ranks, job.engine)
+
+    torch.manual_seed(recipe.seed)
+    with working("loading the network"):
+        network = create_network(recipe.network).to(job.device)
+    if any(each.train == "late" for each in recipe.rounds):
+        require_late(network)  # now, rather than when all images are described
+        features.early = digest_weights(network.backbone.early_state())
+    done = ranks.from_first(folder.finished_rounds())
+    plan = Plan(recipe, len(listed), done)
+    say(plan.line())
+    with _open_tracker(job, skipped) as tracker, followed_by(plan.seconds_after):
+        pooled = None
+        if done:
+            folder.load_round(done, network)
+        else:
+            needs = create_method(recipe.rounds[0].method).needs
+            needs = replace(needs, views=needs.views or recipe.network.initial_fc == "views")
+            began = time.monotonic()
+            with working("extracting features"):
+                pooled = features.pooled(network, recipe.rounds[0], needs)
+            plan.note_describing(len(pooled.seen) * (1 + len(pooled.views)), time.monotonic() - began)
+
+        # The readable images, numbered from 0: the collection of N images that all rounds see.
+        with ranks.in_turn():
+            usable = folder.usable(pooled.seen if pooled else None)
+            feedback = folder.feedback(job.feedback.subset(usable) if job.feedback else None)
+        skipped.add_others(listed, usable.tolist())
+        if ranks.first:
+            skipped.write(folder.skipped_file)
+        require_usable(len(usable), listed.root)
+        features.usable = usable
+        images = listed.subset(usable.tolist())
+        instances = match_instances(job.labels, images) if job.labels else None
+        this = Run(folder, recipe, network, features, images, instances, feedback, tracker, plan, ranks)
+
+        if pooled is not None:
+            with working("measuring the collection"):
+                pooled = pooled.of(usable)
+                if ranks.first:
+                    folder.save_pair_trust(PairTrust.UNTESTED)
+                initialise_fc(this, pooled.plain, pooled.views)
+        for index in range(done, len(recipe.rounds)):
+            run_round(this, index)
+            end_round(this, index + 1)
+        with working("finishing the model"):
+            finish(this)
+
+
+def end_round(this: Run, number: int) -> None:
+    """Save the weights that the round ended with, and remove its scratch files."""
+    if this.ranks.first:
+        this.folder.end_round(number, this.network)
+    this.ranks.barrier()
+    if this.ranks.first:
+        shutil.rmtree(this.scratch(number), ignore_errors=True)
+
+
+def finish(this: Run) -> None:
+    """Give the FC its final form, measure the network once more, and write it."""
+    folder, ranks, skipped = this.folder, this.ranks, this.features.skipped
+    number, settings = len(this.recipe.rounds), this.recipe.network
+    if renew_initial_fc(this, number):
+        this.tracker.event(number, "renewed")
+    elif settings.initial_fc_weight and isinstance(this.network.fc, nn.Linear):
+        average_with_initial(this.network.fc, folder.initial_fc(), settings.initial_fc_weight)
+
+    recipe = fit_to_collection(this.recipe.rounds[-1], len(this.images))
+    method = create_method(recipe.method)
+    decides_once = method.explains and not method.needs.plain
+    if this.instances is not None or decides_once:
+        end = this.start_round(number, recipe, method.needs)
+        log_result(this, end)
+        if decides_once:
+            save_inspection(this, number, "end", method, method.prepare(end))
+
+    for of_rank in ranks.collect(list(skipped)):
+        for path, reason in of_rank:
+            skipped.add(path, reason)
+    if ranks.first:
+        shutil.rmtree(this.scratch(number), ignore_errors=True)
+        # The model is last: a run that has one lacks nothing else.
+        skipped.write(folder.skipped_file)
+        notes = {"images": str(len(this.images))}
+        if any(each.method.supervised for each in this.recipe.rounds):
+            notes["labels"] = "this model was TRAINED WITH LABELS"
+        if this.feedback is not None:
+            notes["answers"] = f"{int(this.feedback.decided.sum())} images are of groups with feedback"
+        save_model(folder.path / MODEL_NAME, this.network, this.recipe, notes)
+    ranks.barrier()
+
+
+@contextmanager
+def _open_tracker(job: Job, skipped: Skipped) -> Iterator[Tracker]:
+    """The log of the run; when the run ends or fails, it is closed and the `skipped` images are listed."""
+    folder = job.folder
+    tracker = Tracker(folder.path, after=folder.resume_point()) if job.ranks.first else SilentTracker()
+    try:
+        yield tracker
+    finally:
+        tracker.close()
+        if job.ranks.first:
+            skipped.write(folder.skipped_file)
+
+
+def _absolute(path: str | Path | None) -> str:
+    return str(Path(path).absolute()) if path else ""
