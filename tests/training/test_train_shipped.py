@@ -1,4 +1,4 @@
-"""Runs of the recipes that ship, made small: every round, what the report is told, and the guard."""
+"""Small runs of the shipped recipes: every round, what is logged for the report, and the guard."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_shipped_recipe_runs_all_its_rounds_and_learns(tmp_path: Path) -> No
     assert not list(run.rglob("*.bank"))  # it owns no memory bank, in no checkpoint
 
 
-def test_the_start_is_made_anew_of_what_late_layers_learned(small_collection: Path, tmp_path: Path) -> None:
+def test_the_initial_fc_is_renewed_after_late_layers_learned(small_collection: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_collection, run, "default", changes=SHIPPED)
     starts = {r["round"]: r["reasons"] for r in read_metrics(run) if r.get("event") == "start"}
@@ -55,7 +55,7 @@ def test_the_start_is_made_anew_of_what_late_layers_learned(small_collection: Pa
     torch.testing.assert_close(trained_weights(run)["fc.weight"], mixed)
 
 
-def test_where_late_layers_learn_last_the_start_of_their_features_ships(
+def test_where_late_layers_learn_last_the_initial_fc_of_their_features_is_final(
     small_collection: Path, tmp_path: Path
 ) -> None:
     recipe, run = tmp_path / "late.toml", tmp_path / "run"
