@@ -13,8 +13,10 @@ import torch
 from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
+from insclr.mining.consistency import PairTrust
 from insclr.recipe import Recipe, load_recipe, to_toml
 from insclr.run_folder import RunFolder, RunReader, kept_answers
+from insclr.tracking import Tracker
 from insclr.training.request import choose_recipe
 
 
@@ -137,3 +139,28 @@ def test_resume_waits_for_the_workers_of_a_killed_run(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="busy with"), run.writing():
             pass
         other.kill()
+
+
+def test_pairs_are_untested_until_a_round_is_kept_and_untrusted_for_good(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    assert run.pair_trust() is PairTrust.UNTESTED
+    log = Tracker(run.path)
+    log.event(1, "end", step=3, steps=3)
+    log.event(1, "guard", step=3, action="step back")
+    assert RunReader(run.path).pair_trust() is PairTrust.UNTESTED
+    log.event(2, "end", step=3, steps=3)
+    log.close()
+    assert run.kept_rounds() == {2}
+    assert RunReader(run.path).pair_trust() is PairTrust.TRUSTED
+    run.save_pair_trust(PairTrust.UNTRUSTED)
+    assert RunReader(run.path).pair_trust() is PairTrust.UNTRUSTED
+
+
+def test_a_run_of_an_earlier_version_has_its_trust_in_pairs(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    start = {"size": {"core": 3, "whole": 0}, "reasons": ["why"], "mined": False}
+    (run.path / "start.json").write_text(json.dumps(start))
+    assert run.pair_trust() is PairTrust.UNTRUSTED
+    assert (run.size().core, run.initial_fc_reasons()) == (3, ["why"])
+    (run.path / "start.json").write_text(json.dumps(start | {"mined": True}))
+    assert run.pair_trust() is PairTrust.UNTESTED

@@ -12,7 +12,7 @@ EVERY = 10.0  # seconds between two lines where there is no terminal
 
 
 class Bar(Protocol):
-    """What a job tells its progress bar."""
+    """A progress bar, as a job sees it."""
 
     def advance(self, steps: int = 1, **shown: object) -> None:
         """Move on by `steps`; `shown` are name=value pairs displayed beside the bar."""
@@ -22,7 +22,7 @@ class Bar(Protocol):
 
 
 class _Task:
-    """One stage under way; `total` None where nobody knows how much there is to do."""
+    """One stage under way; `total` None where the amount of work is unknown."""
 
     def __init__(self, title: str, total: int | None, done: int) -> None:
         self.title = title
@@ -74,7 +74,7 @@ class _Display:
             task.display = self._rich.add_task(task.title, total=task.total, completed=task.done, of=task)
         elif self._ended is None:
             self._ended = threading.Event()
-            threading.Thread(target=self._speak, args=(self._ended,), daemon=True).start()
+            threading.Thread(target=self._print_lines, args=(self._ended,), daemon=True).start()
 
     def end(self, task: _Task) -> None:
         self._tasks.remove(task)
@@ -93,14 +93,14 @@ class _Display:
             self._rich.update(task.display, completed=task.done, total=task.total)
 
     def overall(self) -> str:
-        """The time left of the job in all, where its plan can tell."""
+        """The time left of the whole job, where it is known."""
         if self.after is None or not self._tasks:
             return ""
         known = [left for task in self._tasks if (left := task.seconds_left()) is not None]
         here, later = known[0] if known else None, self.after()
         return "" if here is None or later is None else f"about {in_words(here + later)} in all"
 
-    def _speak(self, ended: threading.Event) -> None:
+    def _print_lines(self, ended: threading.Event) -> None:
         while not ended.wait(EVERY):
             tasks = list(self._tasks)
             if tasks:
@@ -120,14 +120,14 @@ def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
 
 @contextmanager
 def working(title: str) -> Iterator[None]:
-    """A stage of which nobody knows how much there is to do: how long it has taken is shown."""
+    """A stage with an unknown amount of work: the time it has taken is shown."""
     with _show(_Task(title, None, 0)):
         yield
 
 
 @contextmanager
 def followed_by(seconds: Callable[[], float | None]) -> Iterator[None]:
-    """Bars in this block tell the time left in all: their own, and the `seconds` of what comes after them."""
+    """Bars in this block show the time left in all: their own, and the `seconds` of the stages after them."""
     _now.after = seconds
     try:
         yield
@@ -136,13 +136,13 @@ def followed_by(seconds: Callable[[], float | None]) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Tell the user something on the way; of several ranks only the first does."""
+    """Print a message to the user; of several ranks only the first does."""
     if _is_first_rank():
         print(text, file=sys.stderr)
 
 
 def in_words(seconds: float) -> str:
-    """A duration as people say it: 40 s, 3 min, 2 h 10 min."""
+    """A duration in words: 40 s, 3 min, 2 h 10 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from insclr.errors import UserError
 
-# A dead rank is noticed at once, by its closed connection; this is how long a busy one may be waited for.
-_PATIENCE = timedelta(hours=24)
+# A dead rank is noticed at once, by its closed connection; this is the longest wait for a busy one.
+_TIMEOUT = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of one training and this one's place among them; by default this process is alone."""
+    """The processes of one run and this one's place among them; by default this process is alone."""
 
     rank: int = 0
     world: int = 1
@@ -48,7 +48,7 @@ class Ranks:
         return self.world == 1
 
     def share(self, tuples: int) -> range:
-        """Which tuples of a batch are this rank's: equal parts, the first ranks taking one more if need be."""
+        """Which tuples of a batch are this rank's: equal parts, with one more for the first ranks if needed."""
         if tuples < self.world:
             raise UserError(
                 f"{self.world} ranks cannot share a batch of {tuples} tuples: start at most {tuples} "
@@ -121,7 +121,7 @@ class Ranks:
 
 
 class _Sum(torch.autograd.Function):
-    """A sum over ranks, whose gradient is the sum of what all ranks' losses want."""
+    """A sum over ranks; its gradient is the sum of the gradients of all ranks' losses."""
 
     @staticmethod
     def forward(_: Any, values: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def join_ranks() -> Iterator[Ranks]:
     )
     if torch.cuda.is_available():
         torch.cuda.set_device(ranks.local_rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_PATIENCE)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=_TIMEOUT)
     try:
         yield ranks
     except UserError as error:

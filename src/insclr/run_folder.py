@@ -218,7 +218,9 @@ class RunFolder(_Folder):
             return None
         is_old = (self.path / _OLD_FEEDBACK).exists()
         kept = _load_tensors(self.path / (_OLD_FEEDBACK if is_old else _FEEDBACK))
-        return FeedbackGroups(kept["groups"], kept["spoken" if is_old else "has_feedback"], kept["apart"])
+        groups, apart = kept.pop("groups"), kept.pop("apart")
+        (has_feedback_of_image,) = kept.values()  # earlier versions gave it another name
+        return FeedbackGroups(groups, has_feedback_of_image, apart)
 
     def save_initial_fc(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep the initial FC, the size of an instance that was estimated with it, and the reasons for both."""

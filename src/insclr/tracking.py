@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: metrics.jsonl, and TensorBoard where it is installed."""
+"""The log of a run: metrics.jsonl, and TensorBoard where it is installed."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ class Tracker:
         """Open the run's log. `after` = (round, step) of the checkpoint a resumed run goes on from."""
         self.path = folder / "metrics.jsonl"
         if after is not None and self.path.exists():
-            self._forget_after(*after)
+            self._drop_after(*after)
         elif self.path.exists():
             self.path.unlink()
         self._file = self.path.open("a")
@@ -49,7 +49,7 @@ class Tracker:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
-    def _forget_after(self, last_round: int, last_step: int) -> None:
+    def _drop_after(self, last_round: int, last_step: int) -> None:
         """Drop what an interrupted run wrote after its last checkpoint: it will be written again."""
         records = _whole_records(self.path.read_text(errors="replace"))
         kept = [record for record in records if _before_checkpoint(record, (last_round, last_step))]
@@ -60,7 +60,7 @@ class Tracker:
 def _before_checkpoint(record: dict[str, Any], point: tuple[int, int]) -> bool:
     """Whether a record was written before the checkpoint of this (round, step).
 
-    The numbers of the step itself and its plan are; its end and the guard's word come after.
+    The numbers of the step itself and its plan are; its end and the guard's result come after.
     """
     where = (record["round"], record["step"])
     return where < point or (where == point and point[1] >= 0 and record.get("event") in (None, "planned"))

@@ -1,4 +1,4 @@
-"""The method that ships: decide once a round which candidates are positives, by measured thresholds.
+"""The shipped method: decide once a round which candidates are positives, by measured thresholds.
 
 The paper's query sets by ranks instead of cosines (`mining.overlap`), on the mean of all views of an image, with
 thresholds that the images' own views measure. No memory bank: mined images enter the batch as members of the
@@ -34,7 +34,7 @@ BLOCK_ROWS = 8192
 
 
 class CalibratedSettings(MethodSettings):
-    """What ships: decides once a round, by thresholds that the collection's own views measure."""
+    """The shipped method: decides once a round, by thresholds that the collection's own views measure."""
 
     name: Literal["calibrated"] = setting(
         "calibrated", "decide once a round, by thresholds measured on the collection's own views"
@@ -126,10 +126,10 @@ class CalibratedMethod(Method):
         )
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
-        """Look up what was decided; what may show the same instance is nowhere a negative."""
+        """Look up the decisions of the round; images that may show the same instance are no negatives."""
         anchors, batch_ids = batch.ids[:, 0], batch.global_batch.ids.reshape(-1)
         candidates, positive = self._candidates(anchors)
-        selected = _selected(batch.ids, candidates, positive, batch.unreliable)
+        selected = _select_members(batch.ids, candidates, positive, batch.unreliable)
         spared = positive | self.labels.ignored[anchors.cpu()].to(positive.device)  # (T, P)
         ignored = contains(candidates, spared, batch_ids)  # (T, B)
         if self.feedback is not None:
@@ -165,7 +165,7 @@ class CalibratedMethod(Method):
         mined = positive & eligible_candidates(candidates, ids)
         return Explanation(
             ids=ids,
-            selected=_selected(ids, candidates, positive, None),
+            selected=_select_members(ids, candidates, positive, None),
             similarities=near[:, : self.settings.neighbours],
             candidates=candidates,
             candidate_similarities=near,
@@ -179,7 +179,7 @@ class CalibratedMethod(Method):
         return self._descriptors[ids].float()
 
 
-def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Tensor | None) -> Tensor:
+def _select_members(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Tensor | None) -> Tensor:
     """The query set of each tuple (T, M): the anchor and the members among its positives."""
     member = candidates[:, :, None] == ids[:, None, 1:]  # (T, P, N_b)
     chosen = (member & positive[:, :, None]).any(1)
@@ -191,9 +191,9 @@ def _selected(ids: Tensor, candidates: Tensor, positive: Tensor, unreliable: Ten
 def _apply_feedback(
     feedback: FeedbackGroups, ids: Tensor, batch_ids: Tensor, selected: Tensor, ignored: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The query sets (T, M) and what is ignored (T, B), corrected by what people said.
+    """The query sets (T, M) and what is ignored (T, B), corrected by feedback.
 
-    A group that they spoke about is one instance; what they told apart repels, however similar it is.
+    A group with feedback is one instance; groups that people marked as different repel, however similar they are.
     """
     anchors, batch = ids[:, 0], batch_ids.expand(len(ids), -1)
     known = feedback.decided.to(ids.device)[anchors][:, None]  # (T, 1)

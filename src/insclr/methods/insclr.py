@@ -144,11 +144,11 @@ class InsclrMethod(Method):
     def prepare(self, start: RoundStart) -> Prepared:
         """Fill both banks, build the candidate pool, measure what the recipe leaves to the collection."""
         settings = self.settings
-        self.settings, reasons = _measured(settings, start)
+        self.settings, reasons = _measure_settings(settings, start)
         dtype = torch.float16 if settings.bank_dtype == "fp16" else torch.float32
         self.banks = open_banks(len(start), start.network.dim, dtype, start.folder, start.ranks)
         fill_banks(self.banks, start.network, start.plain, start.ranks)
-        # An untrained layer has nothing to say yet, so the first pool goes without it.
+        # The descriptors of an untrained layer mean nothing yet, so the first pool goes without it.
         descriptors = start.descriptors if start.untrained_fc else self.banks.plain.features
         pool = round_pool(descriptors, self.settings.pool, start.folder, start.ranks, start.device)
         self.sampler = TupleSampler(pool.ids, start.tuples, settings.neighbours, start.seed)
@@ -331,7 +331,7 @@ class InsclrMethod(Method):
         return self.banks.files
 
 
-def _measured(settings: InsclrSettings, start: RoundStart) -> tuple[InsclrSettings, tuple[str, ...]]:
+def _measure_settings(settings: InsclrSettings, start: RoundStart) -> tuple[InsclrSettings, tuple[str, ...]]:
     """The settings with every "auto" measured on random pairs, cut to the size of the collection."""
     used = [
         name for name in ("batch_threshold", "sparsity", "memory_threshold") if name not in settings.unread()

@@ -1,4 +1,4 @@
-"""A look into the mining: what a method decides for some anchors with what it knows now, as plain JSON values."""
+"""An inspection of the mining: what a method decides now for some anchors, as plain JSON values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def inspect_method(
 ) -> dict[str, Any] | None:
     """Sample tuples, histograms and a summary; None for a method that explains nothing.
 
-    `instances` (N,), -1 where unknown, say which choices are right. Equal seeds look at equal anchors, so that
+    `instances` (N,), -1 where unknown, say which choices are right. Equal seeds take equal anchors, so that
     inspections of several rounds can be compared.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -115,7 +115,7 @@ def _describe(one: Explanation, place: int, images: ImageList, truth: Tensor) ->
             "repeat": 0 if one.repeat is None else int(one.repeat[place, column]),
         }
 
-    mined, passed = _ranked(one, place)
+    mined, passed = _rank_candidates(one, place)
     own, selected = one.similarities[place].tolist(), one.selected[place, 1:].tolist()
     return {
         "anchor": images.paths[anchor],
@@ -128,7 +128,7 @@ def _describe(one: Explanation, place: int, images: ImageList, truth: Tensor) ->
     }
 
 
-def _ranked(one: Explanation, place: int) -> tuple[list[int], list[int]]:
+def _rank_candidates(one: Explanation, place: int) -> tuple[list[int], list[int]]:
     """Columns of the mined, by repeat and score; and of the best that were not mined."""
     rest = ~(one.candidates[place][:, None] == one.ids[place]).any(1)  # (P,)
     if one.mined is None or one.repeat is None or one.score is None:
