@@ -46,10 +46,7 @@ largest collection are drawn instead of searched, so its time excludes the searc
     "pool": """The neighbours of all rows at once, including the time to build an index. The drawn vectors have the
 effective rank of real descriptors (see `benchmarks/pool.py`); that spread was chosen after seeing ratios for
 others. The effort of a rival is raised until its recall reaches ours. Vectors without neighbourhoods are detected
-and searched exactly. On real descriptors (products60 and 1,024 images of landmarks44 with four augmented views
-each: 18,625 x 512, P = 100) ours takes less processor time than flat by 3.3 x, IVF by 2.0 x and HNSW by 5.1 x; on
-30,000 like them by 4.4, 2.1 and 5.7 x (2026-11-17). Inverted lists with 4-bit codes and exact rescoring took twice
-as long as ours.""",
+and searched exactly.""",
     "loader": """A step needs 64 images at most every 1.7 s on this machine, 38 a second.""",
     "cpu": """The shipped settings are channels-last images, fp32, all cores, no compilation, freed memory kept. The
 rival is the same with the one named change, so a ratio above 1 is in favour of the shipped setting. A processor

@@ -101,6 +101,13 @@ def test_the_architecture_page_lists_every_package_and_dependency() -> None:
     assert [name for name in names if name not in text] == []
 
 
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_the_code_that_a_page_names_exists(page: Path) -> None:
+    roots = (_ROOT, _ROOT / "src", _ROOT / "src" / "insclr")
+    named = set(re.findall(r"`([\w.]+/[\w./-]+\.py)`", page.read_text()))
+    assert [path for path in named if "toy" not in path and not any((r / path).exists() for r in roots)] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in _PAGES:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)", page.read_text()):
