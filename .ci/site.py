@@ -28,7 +28,9 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 _IN_ORDER = (
     "photos",
     "training",
+    "stores",
     "search",
+    "name_commands",
     "names",
     "calibrate",
     "evaluation",

@@ -1,6 +1,8 @@
 """README and docs: commands, recipes and links work; pages for users are short and have one sentence a line."""
 
+import importlib
 import itertools
+import pkgutil
 import re
 import shlex
 import tomllib
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 
+import insclr.cli
 from helpers.called import status_of
 from insclr.cli import app
 from insclr.recipe import load_recipe
@@ -38,7 +41,8 @@ def _commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("line", [line for _, line in _commands()], ids=[name for name, _ in _commands()])
 def test_every_command_shown_exists_with_its_options(line: str) -> None:
-    from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
+    for module in pkgutil.iter_modules(insclr.cli.__path__):  # they register their commands
+        importlib.import_module(f"insclr.cli.{module.name}")
 
     group = typer.main.get_command(app)
     _, name, *arguments = shlex.split(line)
