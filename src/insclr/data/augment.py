@@ -34,13 +34,9 @@ def augmented_view(
     _, height, width = pixels.shape
     mirrored = float(torch.rand((), generator=generator)) < flip
     left, top, right, bottom = random_box(width, height, generator, scale, ratio)
-    view = square_view(pixels[:, top:bottom, left:right], size)
+    part = pixels[None, :, top:bottom, left:right]
+    view = functional.interpolate(part, size=(size, size), mode="bicubic", antialias=True)[0]
     return view.flip(2) if mirrored else view
-
-
-def square_view(pixels: Tensor, size: int) -> Tensor:
-    """An image uint8 (3, H, W) squashed to (3, size, size): bicubic, antialiased."""
-    return functional.interpolate(pixels[None], size=(size, size), mode="bicubic", antialias=True)[0]
 
 
 def random_box(

@@ -1,26 +1,23 @@
 """What a collection holds, and what is wrong with it: the work behind `insclr check`."""
 
-import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from insclr.data.decode import BadImage, decode, read_header, read_image_bytes
 from insclr.data.formats import OTHER, RAW_PHOTO, VIDEO, not_read_lines, source_kind
 from insclr.data.images import ImageList
 from insclr.data.table import one_line
+from insclr.data.workers import in_threads
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 
 _HEADERS = 64  # files that tell how large the photos usually are
-IMAGES_PER_CHUNK = 256  # images handed to the threads at once
-_FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
-_T = TypeVar("_T")
+IMAGES_PER_FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 
 
 class SideStats(NamedTuple):
@@ -81,7 +78,7 @@ def check_images(images: ImageList, workers: int = 2) -> CheckReport:
     by_size: dict[int, list[int]] = defaultdict(list)
     files = (images.file(i) for i in range(len(images)))
     with progress_bar("checking", len(images)) as bar:
-        for i, seen in enumerate(_in_threads(_inspect, files, workers)):
+        for i, seen in enumerate(in_threads(_inspect, files, workers)):
             if isinstance(seen, str):
                 unreadable.append((images.paths[i], seen))
             else:
@@ -122,7 +119,7 @@ def _duplicates(
     suspects = sorted(i for ids in same_size if len(ids) > 1 for i in ids)
     groups: dict[str, list[int]] = defaultdict(list)
     with progress_bar("comparing", len(suspects)) as bar:
-        digests = _in_threads(_digest, (images.file(i) for i in suspects), workers)
+        digests = in_threads(_digest, (images.file(i) for i in suspects), workers)
         for i, digest in zip(suspects, digests, strict=True):
             if digest is not None:
                 groups[digest].append(i)
@@ -135,14 +132,6 @@ def _digest(file: Path) -> str | None:
         return content_hash(read_image_bytes(file))
     except BadImage:
         return None
-
-
-def _in_threads(function: Callable[[Path], _T], files: Iterable[Path], workers: int) -> Iterator[_T]:
-    """Results in order; decoding and hashing leave Python's lock, so threads do. Never more than a chunk waits."""
-    files = iter(files)
-    with ThreadPoolExecutor(max(1, workers)) as threads:
-        while chunk := list(itertools.islice(files, IMAGES_PER_CHUNK)):
-            yield from threads.map(function, chunk)
 
 
 def usual_side(images: ImageList) -> float:

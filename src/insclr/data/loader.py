@@ -16,10 +16,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.augment import Augmentation, augmented_view, recoloured, square_view
+from insclr.data.augment import Augmentation, augmented_view, recoloured
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
+from insclr.data.views import fitted
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -67,14 +68,40 @@ class ViewBatch:
     augmented: Tensor | None  # (V, B, 3, augmented_size, augmented_size)
 
 
+@dataclass(frozen=True)
+class Collection:
+    """Images, how many workers decode them, and what could not be read."""
+
+    images: ImageList
+    workers: int
+    skipped: Skipped
+
+
+class Views(NamedTuple):
+    """The views of one image, uint8."""
+
+    plain: Tensor  # (3, plain_size, plain_size); empty where none is wanted
+    augmented: Tensor  # (V, 3, augmented_size, augmented_size)
+
+
+def make_views(image: Image.Image, views: ViewSpec, key: str) -> Views:
+    """The views of an image; what is drawn at random depends on the key alone."""
+    plain = fitted(image, views.plain_size, "square") if views.plain else np.empty(0, np.uint8)
+    pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), seeded(key)
+    size = views.augmented_size
+    augmented = torch.empty(views.augmented, 3, size, size, dtype=torch.uint8)
+    for number in range(views.augmented):
+        view = augmented_view(pixels, size, generator, views.crop)
+        augmented[number] = recoloured(view, views.augmentation, number, generator)
+    return Views(torch.from_numpy(np.array(plain)), augmented)
+
+
 def view_batches(
-    images: ImageList,
+    collection: Collection,
     batches: Iterable[list[int]],
     views: ViewSpec,
     *,
     seed: int,
-    workers: int,
-    skipped: Skipped,
     first_batch: int = 0,
     first_position: int = 0,
 ) -> Iterator[ViewBatch]:
@@ -85,19 +112,13 @@ def view_batches(
     how a batch is split over processes (`first_position` of a part). An unreadable image goes to `skipped`,
     and another one takes its place.
     """
-    made = _Batches(images, views, seed, first_position)
-    return _run(made, iter(batches), first_batch, workers, skipped)
-
-
-def _run(
-    made: "_Batches", batches: Iterator[list[int]], first_batch: int, workers: int, skipped: Skipped
-) -> Iterator[ViewBatch]:
+    batches, images = iter(batches), collection.images
     first = next(batches, None)
     if first is None:
         return
-    workers = _affordable(workers, len(first) * made.views.bytes_per_image)
+    workers = _affordable(collection.workers, len(first) * views.bytes_per_image)
     loader: DataLoader[_Made] = DataLoader(
-        made,
+        _Batches(images, views, seed, first_position),
         batch_size=None,
         sampler=enumerate(itertools.chain([first], batches), start=first_batch),
         num_workers=workers,
@@ -108,10 +129,10 @@ def _run(
     )
     for batch, failures in loader:
         for i, reason in failures:
-            skipped.add(made.images.paths[i], reason)
+            collection.skipped.add(images.paths[i], reason)
         if batch is None:
             raise UserError(
-                f"none of the {len(made.images)} images in {made.images.root} can be read. "
+                f"none of the {len(images)} images in {images.root} can be read. "
                 "`insclr check` tells the reason of each."
             )
         yield batch
@@ -136,26 +157,17 @@ class _Batches(Dataset[_Made]):
 
     def __getitem__(self, numbered: tuple[int, list[int]]) -> _Made:
         number, wanted = numbered
-        views, ids, failures = self.views, list(wanted), list[tuple[int, str]]()
-        n, small, large = len(ids), views.augmented_size, views.plain_size
-        plain = torch.empty(n if views.plain else 0, 3, large, large, dtype=torch.uint8)
-        augmented = torch.empty(views.augmented, n, 3, small, small, dtype=torch.uint8)
-        for position in range(n):
+        ids, failures, made = list(wanted), list[tuple[int, str]](), list[Views]()
+        for position in range(len(ids)):
             key = f"{self.seed} {number} {self.first_position + position}"
             image = self._decode(position, ids, key, failures)
             if image is None:
                 return _Made(None, failures)
-            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-            if views.plain:
-                plain[position] = square_view(pixels, large)
-            generator = seeded(key)
-            for v in range(views.augmented):
-                view = augmented_view(pixels, small, generator, views.crop)
-                augmented[v, position] = recoloured(view, views.augmentation, v, generator)
+            made.append(make_views(image, self.views, key))
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
-            plain if views.plain else None,
-            augmented if views.augmented else None,
+            torch.stack([one.plain for one in made]) if self.views.plain else None,
+            torch.stack([one.augmented for one in made], dim=1) if self.views.augmented else None,
         )
         return _Made(batch, failures)
 

@@ -1,6 +1,12 @@
-"""How many cores there are for us, and how many decode at a time."""
+"""How many cores there are, how many decode at a time, and the threads that do it."""
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def usable_cores() -> int:
@@ -16,3 +22,24 @@ def default_workers() -> int:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_threads(job: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """The job's results in order, some begun ahead; 0 workers: in this thread.
+
+    For jobs that leave Python's lock most of the time, as decoding, hashing and engines do.
+    """
+    if not workers:
+        yield from map(job, items)
+        return
+    begun: list[Future[Result]] = []
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="describe")
+    try:
+        for item in items:
+            begun.append(threads.submit(job, item))
+            if len(begun) > 2 * workers:
+                yield begun.pop(0).result()
+        while begun:
+            yield begun.pop(0).result()
+    finally:
+        threads.shutdown(wait=True, cancel_futures=True)

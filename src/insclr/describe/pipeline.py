@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
 from insclr.data.views import Pixels, descriptor_views
-from insclr.data.workers import default_workers
+from insclr.data.workers import default_workers, in_threads
 from insclr.describe.feature_cache import FeatureCache
 from insclr.describe.map_features import MapPooling, map_regions
 from insclr.engine.engine import Engine, Features, Output, unit_rows
@@ -80,7 +79,7 @@ def describe_files(
     with progress_bar("describing", len(images)) as bar:
         for part, found in zip(
             parts,
-            _in_threads(partial(_describe_part, engine, images, boxes, request), parts, workers),
+            in_threads(partial(_describe_part, engine, images, boxes, request), parts, workers),
             strict=True,
         ):
             described.descriptors[part.start : part.stop] = found.descriptors
@@ -244,23 +243,3 @@ def _run_views(engine: Engine, views: Iterable[_View], request: Request, found: 
         kept = request.cache.write({found.hashes[row]: np.stack(rows) for row, rows in pooled.items()})
         for row in pooled:
             found.descriptors[row] = kept[found.hashes[row]]
-
-
-def _in_threads(
-    job: Callable[[range], Described], parts: Iterable[range], workers: int
-) -> Iterator[Described]:
-    """The job's results in order; a few parts are begun ahead. What it does leaves Python most of the time."""
-    if not workers:
-        yield from map(job, parts)
-        return
-    begun: list[Future[Described]] = []
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="describe")
-    try:
-        for part in parts:
-            begun.append(threads.submit(job, part))
-            if len(begun) > 2 * workers:
-                yield begun.pop(0).result()
-        while begun:
-            yield begun.pop(0).result()
-    finally:
-        threads.shutdown(wait=True, cancel_futures=True)

@@ -88,9 +88,13 @@ class Backbone(nn.Module):
         return [parameter for parameter in late if id(parameter) not in frozen]
 
     def early_state(self) -> dict[str, Tensor]:
-        """The weights that the early map depends on."""
+        """The weights themselves that the early map depends on."""
         layers = enumerate(_halves(self.trunk)[0])
-        return {f"{i}.{name}": value for i, layer in layers for name, value in layer.state_dict().items()}
+        return {
+            f"{i}.{name}": value
+            for i, layer in layers
+            for name, value in layer.state_dict(keep_vars=True).items()
+        }
 
     def _map_of_tokens(self, tokens: Tensor, size: torch.Size) -> FeatureMap:
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)

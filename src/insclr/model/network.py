@@ -1,7 +1,5 @@
 """The descriptor network: backbone -> pooling -> L2 -> fully connected -> L2 (the paper, Section 3)."""
 
-import hashlib
-from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -78,23 +76,6 @@ class DescriptorNetwork(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
-
-
-def digest_weights(state: Mapping[str, Tensor]) -> str:
-    """A name for exactly these weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def digest_trunk(network: DescriptorNetwork) -> str:
-    """A name for what makes the pooled features: backbone, pooling and their weights."""
-    backbone, pooling = network.backbone, network.pooling
-    settings = f"{backbone.name} {pooling} {network.normalise_pooled}"
-    weights = f"{digest_weights(backbone.state_dict())} {digest_weights(pooling.state_dict())}"
-    return hashlib.sha256(f"{settings} {weights}".encode()).hexdigest()
 
 
 def create_network(recipe: NetworkRecipe, *, pretrained: bool = True) -> DescriptorNetwork:

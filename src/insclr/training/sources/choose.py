@@ -1,15 +1,18 @@
 """The feature source of a round: by the layers it trains."""
 
+from torch import Tensor
+
 from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.loader import Collection
 from insclr.methods.method import Method
+from insclr.model.late_layers import LateLayers
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.training.round_features import RoundFeatures
 from insclr.training.sources import Source
 from insclr.training.sources.images import ImageSource
-from insclr.training.sources.maps import MapSource
+from insclr.training.sources.maps import Maps, MapSource
 from insclr.training.sources.pooled import PooledSource
 
 
@@ -21,38 +24,30 @@ def choose_source(
     features: RoundFeatures,
     *,
     seed: int,
-    workers: int,
-    skipped: Skipped,
     ranks: Ranks,
 ) -> Source:
     """Images through all layers, cached maps through the late ones, or cached pooled features through the FC."""
     needs = method.needs
     if recipe.train == "all":
-        return ImageSource(
-            network,
-            method,
-            images,
-            recipe,
-            seed=seed,
-            workers=workers,
-            skipped=skipped,
-            ranks=ranks,
-        )
+        collection = Collection(images, features.collection.workers, features.collection.skipped)
+        return ImageSource(network, method, collection, recipe, seed=seed, ranks=ranks)
     scales = [features.at_scale(network, recipe, scale).plain for scale in needs.scales]
     if recipe.train == "fc":
         pooled = features.pooled(network, recipe, needs)
         return PooledSource(network, method, pooled.plain, pooled.views, tuple(scales), seed=seed)
+
+    def with_layers(maps: Tensor, side: int) -> Maps:
+        return Maps(LateLayers(network, side, features.floats(network, recipe)), maps)
+
     maps = features.maps(network, recipe)
-    sides = [round(scale * recipe.plain_size) for scale in needs.scales]
     return MapSource(
-        network,
         method,
-        maps.plain,
-        maps.views,
-        tuple(zip(sides, scales, strict=True)),
-        plain_size=recipe.plain_size,
-        augmented_size=recipe.augmented_size,
+        with_layers(maps.plain, recipe.plain_size),
+        with_layers(maps.views, recipe.augmented_size),
+        [
+            with_layers(maps_at_scale, round(scale * recipe.plain_size))
+            for scale, maps_at_scale in zip(needs.scales, scales, strict=True)
+        ],
         seed=seed,
         ranks=ranks,
-        floats=features.floats(network, recipe),
     )

@@ -1,0 +1,303 @@
+"""Features of a whole collection for training: computed once for a backbone, memory-mapped, shared by ranks and runs.
+
+The ranks make blocks of them, which survive a kill. Then all blocks become one file that is mapped, so that a million
+images cost no memory and the ranks of a node share the pages.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from insclr.data.decode import BadImage, decode
+from insclr.data.formats import on_disk
+from insclr.data.images import ImageList
+from insclr.data.loader import Collection, ViewSpec, make_views
+from insclr.data.skipped import Skipped
+from insclr.data.workers import in_threads
+from insclr.engine.choose import open_engine
+from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.protocol import Engine, Head, Output
+from insclr.engine.torch_engine import TorchEngine
+from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.model.device import computed_in, short_floats
+from insclr.model.network import DescriptorNetwork
+from insclr.model.stored import digest
+from insclr.model.model_file import weights_of
+from insclr.progress import progress_bar
+from insclr.ranks import Ranks
+from insclr.recipe import NetworkRecipe
+
+FEW_VIEWS = 600  # for fewer views an engine does not make up for the export
+_BLOCK = 1024  # images a file
+_BATCH = 32  # images decoded and described together; their random views depend on their place in it
+_PLAIN, _VIEWS, _ABOUT = "plain.bin", "views.bin", "about.json"
+
+
+@dataclass(frozen=True)
+class PooledFeatures:
+    """Pooled features, before the FC, of every readable image's plain view and of some augmented views."""
+
+    plain: Tensor  # (S, C) float16
+    views: Tensor  # (V, S, C) float16
+    seen: Tensor  # (S,) ids of the images that could be read, ascending
+
+    def of(self, ids: Tensor) -> "PooledFeatures":
+        """The rows of the images `ids`, ascending; zero for one that could not be read this time."""
+        if torch.equal(ids, self.seen):
+            return self
+        place = torch.searchsorted(self.seen, ids).clamp(max=len(self.seen) - 1)
+        known = self.seen[place] == ids
+        plain, views = self.plain[place], self.views[:, place]
+        plain[~known], views[:, ~known] = 0, 0
+        return PooledFeatures(plain, views, ids)
+
+
+class CollectionFeatures:
+    """The features of a collection, by the engine of this name on a CPU, kept in a folder; ranks share the work."""
+
+    def __init__(
+        self, recipe: NetworkRecipe, collection: Collection, folder: Path, ranks: Ranks, engine: str = "torch"
+    ) -> None:
+        self.recipe = recipe
+        self.collection = collection
+        self.folder = folder
+        self.ranks = ranks
+        self.engine = engine
+        self._digests: dict[bool, tuple[list[tuple[int, int]], str]] = {}  # with the versions of the weights
+
+    def read(
+        self, network: DescriptorNetwork, views: ViewSpec, *, maps: bool = False, precision: str = "fp32"
+    ) -> PooledFeatures:
+        """Read the features of these views, computing those that are not there yet.
+
+        With `maps` they are the flattened maps that enter the late layers, instead of pooled features.
+        """
+        ranks, images = self.ranks, self.collection.images
+        engine = self._open_engine(network, views, maps, precision)
+        key = ranks.from_first(self._key(network, views, maps, engine, precision) if ranks.first else None)
+        home = self.folder / f"{'maps' if maps else 'features'}-{key}"
+        if not ranks.from_first((home / _ABOUT).exists()):
+            blocks = [range(start, min(start + _BLOCK, len(images))) for start in range(0, len(images), _BLOCK)]
+            missing = ranks.from_first([block for block in blocks if not _block(home, block.start).exists()])
+            own = missing[ranks.rank :: ranks.world]
+            total = sum(map(len, own)) if not ranks.alone else len(images)
+            with progress_bar("describing", total, done=total - sum(map(len, own))) as bar:
+                for block in own:
+                    skipped = Skipped()
+                    collection = Collection(images, self.collection.workers, skipped)
+                    described = _describe(engine, "early" if maps else "pooled", collection, block, views, bar.advance)
+                    with whole_file(_block(home, block.start)) as scratch:
+                        about = {"skipped": json.dumps(list(skipped))}
+                        safetensors.torch.save_file(described, scratch, about)
+            ranks.barrier()
+            if ranks.first:
+                _join(home, [_block(home, block.start) for block in blocks], views.augmented)
+            ranks.barrier()
+        return _open(home, self.collection.skipped)
+
+    def floats(self, network: DescriptorNetwork, precision: str) -> torch.dtype | None:
+        """The numbers that the network computes in, the same for all ranks; None is single precision."""
+        floats: torch.dtype | None = self.ranks.from_first(short_floats(precision, network.device))
+        return floats
+
+    def digest(self, network: DescriptorNetwork, *, early: bool = False) -> str:
+        """The digest of all weights before the FC, or of the early layers; computed again after a change only."""
+        state = network.backbone.early_state() if early else network.state_dict(keep_vars=True)
+        # Every write in place, by an optimizer or a load, counts the version of a tensor up.
+        version = [(id(value), value._version) for name, value in state.items() if not name.startswith("fc.")]
+        if early not in self._digests or self._digests[early][0] != version:
+            weights = weights_of(state)
+            self._digests[early] = (
+                version,
+                digest(weights, {}) if early else trunk_digest(self.recipe, weights),
+            )
+        return self._digests[early][1]
+
+    @cached_property
+    def _files(self) -> str:
+        """The digest of all files' paths, sizes and times, computed once a run."""
+        images = self.collection.images
+        digest = hashlib.sha256()
+        for number, path in enumerate(images.paths):
+            digest.update(path.encode())
+            try:
+                status = on_disk(images.file(number)).stat()
+            except OSError:
+                continue
+            digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def _key(
+        self, network: DescriptorNetwork, views: ViewSpec, maps: bool, engine: Engine, precision: str
+    ) -> str:
+        """A name for exactly these weights, files, views and arithmetic.
+
+        Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
+        """
+        floats = None if engine.name == "onnx" else self.floats(network, precision)
+        made = f"5 {views} {maps} {engine.name} {floats} {self.digest(network, early=maps)} {self._files}"
+        return hashlib.sha256(made.encode()).hexdigest()[:16]
+
+    def _open_engine(self, network: DescriptorNetwork, views: ViewSpec, maps: bool, precision: str) -> Engine:
+        """The engine for the network as it is now; all ranks take the same."""
+        floats = self.floats(network, precision)
+        few = self.engine == "auto" and len(self.collection.images) * (1 + views.augmented) < FEW_VIEWS
+        if few or network.device.type != "cpu" or self.engine == "torch":
+            return _torch_engine(network, floats)
+        source = GraphSource(self.digest(network), lambda: network)
+
+        def start(name: str) -> Engine:
+            return open_engine(
+                source,
+                Head(),
+                size=views.plain_size,
+                square=views.plain_size == views.augmented_size or not views.augmented,
+                wanted=name,
+                device="cpu",
+                kind="early" if maps else "trunk",
+                bf16=floats == torch.bfloat16,
+            )
+
+        engine = start(self.engine) if self.ranks.first else None
+        chosen = self.ranks.from_first(engine.name if engine else "")
+        return _torch_engine(network, floats) if chosen == "torch" else engine or start(chosen)
+
+
+def plain_features(network: DescriptorNetwork, collection: Collection, ids: range, size: int) -> Tensor:
+    """Pooled features (len(ids), C) of the plain views of images, as the network is now; kept nowhere.
+
+    Half precision, on the CPU; zero for an image that cannot be read.
+    """
+    views = ViewSpec(plain_size=size, augmented=0)
+    return _describe(_torch_engine(network, None), "pooled", collection, ids, views, lambda _: None)["plain"]
+
+
+def _torch_engine(network: DescriptorNetwork, floats: torch.dtype | None) -> Engine:
+    return TorchEngine(network, autocast=partial(computed_in, floats, network.device))
+
+
+def _describe(
+    engine: Engine,
+    output: Output,
+    collection: Collection,
+    ids: range,
+    views: ViewSpec,
+    advance: Callable[[int], None],
+) -> dict[str, Tensor]:
+    """Rows of plain (len(ids), C) and of augmented views (V, len(ids), C), and which images could be read."""
+    batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
+    job = partial(_describe_batch, engine, output, collection.images, views)
+    seen: list[int] = []
+    found: list[Tensor] = []
+    for batch, (rows, reasons) in zip(batches, in_threads(job, batches, collection.workers), strict=True):
+        for i, reason in reasons.items():
+            collection.skipped.add(collection.images.paths[i], reason)
+        seen += [i - ids.start for i in batch if i not in reasons]
+        if rows is not None:
+            found.append(rows)
+        advance(len(batch))
+    channels = found[0].shape[2] if found else 0
+    every = torch.zeros(1 + views.augmented, len(ids), channels, dtype=torch.float16)
+    if found:
+        every[:, seen] = torch.cat(found, dim=1)
+    readable = torch.zeros(len(ids), dtype=torch.bool)
+    readable[seen] = True
+    return {"plain": every[0].contiguous(), "views": every[1:].contiguous(), "seen": readable}
+
+
+def _describe_batch(
+    engine: Engine, output: Output, images: ImageList, views: ViewSpec, ids: range
+) -> tuple[Tensor | None, dict[int, str]]:
+    """Rows (1 + V, readable images, C) in half precision, and why the other images cannot be read."""
+    made, reasons = [], {}
+    for place, i in enumerate(ids):
+        try:
+            image = decode(images.file(i), views.longest)
+        except BadImage as bad:
+            reasons[i] = bad.reason
+        else:
+            made.append(make_views(image, views, f"0 {ids.start // _BATCH} {place}"))
+    if not made:
+        return None, reasons
+    found = [_run(engine, output, torch.stack([one.plain for one in made]))]
+    augmented = torch.stack([one.augmented for one in made], dim=1)  # (V, images, 3, H, W)
+    return torch.stack([*found, *(_run(engine, output, view) for view in augmented)]), reasons
+
+
+def _run(engine: Engine, output: Output, images: Tensor) -> Tensor:
+    parts = (engine.run(part.numpy(), (output,))[0] for part in images.split(engine.batch))
+    return torch.cat([torch.from_numpy(part).flatten(1).half() for part in parts])
+
+
+def _join(home: Path, blocks: Sequence[Path], views: int) -> None:
+    """Make one file of all blocks, a block in memory at a time, and remove them."""
+    try:
+        _copy_blocks(home, blocks, views)
+    except FileNotFoundError:
+        # Another run that shares the cache may have joined and removed them in this moment.
+        if not (home / _ABOUT).exists():
+            raise
+    for block in blocks:
+        block.unlink(missing_ok=True)
+
+
+def _copy_blocks(home: Path, blocks: Sequence[Path], views: int) -> None:
+    ids: list[int] = []
+    skipped: list[list[str]] = []
+    channels = 0
+    with whole_file(home / _PLAIN) as scratch, scratch.open("wb") as file:
+        for number, block in enumerate(blocks):
+            with safetensors.safe_open(block, "pt") as stored:
+                seen = stored.get_tensor("seen")
+                ids += (seen.nonzero()[:, 0] + number * _BLOCK).tolist()
+                skipped += json.loads(stored.metadata()["skipped"])
+                plain = stored.get_tensor("plain")
+                channels = max(channels, plain.shape[1])
+                file.write(plain[seen].numpy().tobytes())
+    with whole_file(home / _VIEWS) as scratch, scratch.open("wb") as file:
+        for view in range(views):
+            for block in blocks:
+                with safetensors.safe_open(block, "pt") as stored:
+                    file.write(stored.get_tensor("views")[view, stored.get_tensor("seen")].numpy().tobytes())
+    # Last, so that where it is the others are whole.
+    with whole_file(home / _ABOUT) as scratch:
+        scratch.write_text(
+            json.dumps({"seen": ids, "views": views, "channels": channels, "skipped": skipped})
+        )
+
+
+def _open(home: Path, skipped: Skipped) -> PooledFeatures:
+    try:
+        about: dict[str, Any] = json.loads((home / _ABOUT).read_text())
+        for path, reason in about["skipped"]:
+            skipped.add(path, reason)
+        seen = torch.tensor(about["seen"], dtype=torch.int64)
+        channels = about["channels"]
+        plain = _map(home / _PLAIN, (len(seen), channels))
+        return PooledFeatures(plain, _map(home / _VIEWS, (about["views"], len(seen), channels)), seen)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(
+            f"The cached features in {home} are damaged ({error}): delete that folder."
+        ) from error
+
+
+def _map(file: Path, shape: tuple[int, ...]) -> Tensor:
+    size = torch.Size(shape).numel()
+    if size == 0:
+        return torch.empty(shape, dtype=torch.float16)
+    # A private map: readers share the pages, and nobody can write to them by accident.
+    return torch.from_file(str(file), shared=False, size=size, dtype=torch.float16).view(shape)
+
+
+def _block(home: Path, start: int) -> Path:
+    return home / f"block-{start // _BLOCK:05d}.safetensors"
