@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from insclr.data import loader
 from insclr.data.images import ImageList
 from insclr.data.labels import read_labels
 from insclr.data.skipped import Skipped
@@ -79,7 +80,9 @@ class Collection:
     def describe(self, model: Model) -> np.ndarray:
         """Unit descriptors (N, D) of the plain views."""
         recipe = load_recipe(self.recipe)
-        features = RoundFeatures(recipe, self.images, self.cache, 0, Skipped(), Ranks(), "auto")
+        features = RoundFeatures(
+            recipe, loader.Collection(self.images, 0, Skipped()), self.cache, Ranks(), "auto"
+        )
         pooled = features.pooled(model.network, recipe.rounds[0], Needs(views=True))
         with torch.no_grad():
             return model.network.describe_pooled(pooled.plain).float().numpy()

@@ -7,9 +7,9 @@ import sys
 
 import torch
 
+from insclr.model.device import keep_freed_memory
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe
-from insclr.training.cpu import keep_freed_memory
 from table import Row, milliseconds
 from timing import in_turns
 

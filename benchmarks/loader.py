@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from insclr.data.images import ImageList
-from insclr.data.loader import ViewSpec, view_batches
+from insclr.data.loader import Collection, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
 from photos import draw_photos
 from table import Row
@@ -51,5 +51,5 @@ def decode_alone(file: Path) -> int:
 
 def load(images: ImageList) -> None:
     batches = [list(range(i, min(i + _BATCH, len(images)))) for i in range(0, len(images), _BATCH)]
-    for _ in view_batches(images, batches, VIEWS, seed=0, workers=_WORKERS, skipped=Skipped()):
+    for _ in view_batches(Collection(images, _WORKERS, Skipped()), batches, VIEWS, seed=0):
         pass

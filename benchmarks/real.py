@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from insclr.data.images import list_images
+from insclr.data.loader import Collection, ViewSpec
 from insclr.data.skipped import Skipped
-from insclr.engine.choose import open_engine
-from insclr.engine.engine import Head
-from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.model.model_file import resolve_model, weights_of
+from insclr.data.workers import default_workers
+from insclr.describe.collection_features import CollectionFeatures
+from insclr.model.model_file import resolve_model
 from insclr.model.whitening import pca_whitening
-from insclr.training.features import pooled_features
+from insclr.ranks import Ranks
 
 DIM = 512
 SIZE = 160
@@ -54,22 +54,9 @@ def grown(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
 def _pooled(folder: Path, views: int, scratch: Path) -> torch.Tensor:
     """Pooled features (images * (1 + views), C), those of an image together."""
     model = resolve_model("pretrained:efficientnet_lite0")
-    network = model.network
-    source = GraphSource(
-        trunk_digest(model.recipe.network, weights_of(network.state_dict())), lambda: network
-    )
-    found = pooled_features(
-        network,
-        list_images(folder),
-        scratch,
-        plain_size=SIZE,
-        augmented_size=SIZE,
-        views=views,
-        seed=0,
-        workers=0,
-        skipped=Skipped(),
-        engine=open_engine(source, Head(), size=SIZE, square=True, device="cpu"),
-    )
+    collection = Collection(list_images(folder), default_workers(), Skipped())
+    features = CollectionFeatures(model.recipe.network, collection, scratch, Ranks(), "auto")
+    found = features.read(model.network, ViewSpec(plain_size=SIZE, augmented_size=SIZE, augmented=views))
     together = torch.cat([found.plain[None], found.views]).transpose(0, 1)  # (S, 1 + V, C)
     return together.flatten(0, 1)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from insclr.data.images import ImageList
+from insclr.data.loader import Collection
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.methods import create_method
@@ -24,10 +25,10 @@ from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.insclr import InsclrSettings
 from insclr.methods.method import RoundStart
+from insclr.model.device import keep_freed_memory
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.cpu import keep_freed_memory
 from insclr.training.sources import images as sources
 from insclr.training.steps import Round, train_steps
 from photos import draw_photos
@@ -153,15 +154,7 @@ def _steps(
     views = torch.nn.functional.normalize(pooled + 0.01 * torch.randn(2, *pooled.shape), dim=2)
     method.prepare(RoundStart(network, pooled, views, case.tuples, seed=0, folder=folder))
     source = TimedSource(
-        sources.ImageSource(
-            network,
-            method,
-            images,
-            recipe,
-            seed=0,
-            workers=default_workers(),
-            skipped=Skipped(),
-        )
+        sources.ImageSource(network, method, Collection(images, default_workers(), Skipped()), recipe, seed=0)
     )
     steps = _WARM + case.steps
     planned = recipe.with_(steps=steps + 1)

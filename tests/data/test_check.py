@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from helpers.made_files import photo
-from insclr.data import check as check_module
 from insclr.data.check import SideStats, check_images, usual_side
 from insclr.data.images import list_images
 
@@ -82,10 +81,7 @@ def test_nothing_usable_is_a_report_and_not_an_error(tmp_path: Path) -> None:
     assert report.lines()[-1] == "unreadable: a.jpg: empty file (0 bytes)"
 
 
-def test_no_image_is_lost_between_chunks(
-    photos: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_module, "IMAGES_PER_CHUNK", 3)
+def test_no_image_is_lost_between_threads(photos: Callable[..., Path]) -> None:
     report = check_images(list_images(photos(8)), workers=2)
     assert report.formats == {"JPEG": 8}
 

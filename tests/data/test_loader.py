@@ -4,16 +4,15 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from insclr.data import loader as loader_module
-from insclr.data.augment import square_view
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
-from insclr.data.loader import ViewBatch, ViewSpec, view_batches
+from insclr.data.loader import Collection, ViewBatch, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
+from insclr.data.views import fitted
 from insclr.errors import UserError
 
 VIEWS = ViewSpec(plain_size=24, augmented_size=16, augmented=2)
@@ -30,11 +29,11 @@ def batches(
     **more: int,
 ) -> list[ViewBatch]:
     skipped = Skipped() if skipped is None else skipped
-    return list(view_batches(images, ids, views, seed=seed, workers=workers, skipped=skipped, **more))
+    return list(view_batches(Collection(images, workers, skipped), ids, views, seed=seed, **more))
 
 
-def pixels(file: Path) -> torch.Tensor:
-    return torch.from_numpy(np.array(decode(file))).permute(2, 0, 1)
+def plain(file: Path) -> torch.Tensor:
+    return torch.tensor(fitted(decode(file), 24, "square"))
 
 
 def same(a: ViewBatch, b: ViewBatch) -> bool:
@@ -59,7 +58,7 @@ def test_batches_hold_the_views_of_their_images_in_order(photos: Callable[..., P
         for row, i in enumerate(ids):
             assert torch.equal(
                 batch.plain[row],
-                square_view(pixels(images.file(i)), 24),
+                plain(images.file(i)),
             )
 
 
@@ -153,7 +152,7 @@ def test_an_unreadable_image_is_replaced_and_noted(tmp_path: Path, photos: Calla
         assert batch.plain is not None
         assert torch.equal(
             batch.plain[1],
-            square_view(pixels(images.file(ids[1])), 24),
+            plain(images.file(ids[1])),
         )
     assert len({tuple(batch.ids.tolist()) for batch in seen}) > 1
     assert dict(skipped) == {
@@ -173,7 +172,7 @@ def test_a_file_that_vanishes_during_the_run_is_skipped(photos: Callable[..., Pa
         (folder / "photo1.jpg").unlink()
         yield [0, 1]
 
-    seen = list(view_batches(images, ids(), VIEWS, seed=0, workers=0, skipped=skipped))
+    seen = list(view_batches(Collection(images, 0, skipped), ids(), VIEWS, seed=0))
     assert seen[0].ids.tolist() == [0, 1]
     assert seen[1].ids[0] not in (0, 1)
     assert dict(skipped) == {"photo1.jpg": "file not found (moved or deleted)"}
@@ -213,7 +212,7 @@ def test_endless_batches_are_read_ahead_only_a_little(photos: Callable[..., Path
             asked.append(1)
             yield [0, 1]
 
-    seen = view_batches(images, endless(), VIEWS, seed=0, workers=1, skipped=Skipped())
+    seen = view_batches(Collection(images, 1, Skipped()), endless(), VIEWS, seed=0)
     for _ in range(3):
         next(seen)
     assert len(asked) < 10

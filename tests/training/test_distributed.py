@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from insclr.data.images import ImageList, list_images, require_visible
+from insclr.data.loader import Collection
 from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory.banks import open_banks
@@ -23,6 +24,7 @@ from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
 from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.methods.method import Method, RoundStart
 from insclr.model.backbones import FeatureMap
+from insclr.model.late_layers import LateLayers
 from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.ranks import Ranks, join_ranks
@@ -33,7 +35,7 @@ from insclr.training.loss import contrastive_loss
 from insclr.training.optimizer import average_gradients
 from insclr.training.run import train
 from insclr.training.sources.images import ImageSource
-from insclr.training.sources.maps import MapSource
+from insclr.training.sources.maps import Maps, MapSource
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 
@@ -74,11 +76,11 @@ def _source(
 ) -> ImageSource | MapSource:
     if not late:
         recipe = RoundRecipe(tuples=_TUPLES, augmented_size=48, plain_size=64)
-        return ImageSource(network, method, images, recipe, seed=1, workers=0, skipped=Skipped(), ranks=ranks)
+        collection = Collection(images, 0, Skipped())
+        return ImageSource(network, method, collection, recipe, seed=1, ranks=ranks)
     maps = torch.rand(3, len(images), 3 * 16 * 16, generator=torch.Generator().manual_seed(4))
-    return MapSource(
-        network, method, maps[0], maps[1:], plain_size=64, augmented_size=64, seed=1, ranks=ranks
-    )
+    layers = LateLayers(network, 64)
+    return MapSource(method, Maps(layers, maps[0]), Maps(layers, maps[1:]), seed=1, ranks=ranks)
 
 
 def _two_steps(ranks: Ranks, photos: Path, folder: Path, batch_norm: Any, variant: Any) -> dict[str, Tensor]:

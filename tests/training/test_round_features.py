@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from insclr.data.images import list_images
+from insclr.data.loader import Collection, ViewSpec
 from insclr.data.skipped import Skipped
+from insclr.describe import collection_features
 from insclr.methods.method import Needs
-from insclr.model.network import DescriptorNetwork, create_network, digest_weights
+from insclr.model.late_layers import LateLayers
+from insclr.model.network import DescriptorNetwork, create_network
 from insclr.ranks import Ranks
-from insclr.recipe import load_recipe
+from insclr.recipe import Recipe, load_recipe
 from insclr.training import round_features
 from insclr.training.round_features import RoundFeatures
-from insclr.training.sources.maps import LateLayers
 
 _RECIPE = load_recipe("fast")
 _ROUND = _RECIPE.rounds[0].with_(plain_size=64, augmented_size=64, cached_views=2, precision="fp32")
@@ -24,9 +26,9 @@ def network() -> DescriptorNetwork:
     return create_network(_RECIPE.network)
 
 
-def _features(folder: Path, cache: Path, engine: str) -> RoundFeatures:
+def _features(folder: Path, cache: Path, engine: str, recipe: Recipe = _RECIPE) -> RoundFeatures:
     images = list_images(folder).subset(range(10))
-    return RoundFeatures(_RECIPE, images, cache, 0, Skipped(), Ranks(), engine=engine)
+    return RoundFeatures(recipe, Collection(images, 0, Skipped()), cache, Ranks(), engine)
 
 
 @pytest.mark.parametrize("maps", [False, True], ids=["pooled", "maps"])
@@ -35,7 +37,7 @@ def test_an_engine_gives_the_features_of_torch(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path, engine: str, maps: bool
 ) -> None:
     by_engine, by_torch = (
-        _features(small_collection, tmp_path, name)._computed(network, _ROUND, 2, maps=maps)
+        _features(small_collection, tmp_path, name)._read(network, _ROUND, 2, maps=maps)
         for name in (engine, "torch")
     )
     # Half precision: a component is off by at most one place, 2 ** -11 of itself.
@@ -48,14 +50,12 @@ def test_an_engine_gives_the_features_of_torch(
 def test_features_of_one_pooling_are_not_taken_for_those_of_another(
     small_collection: Path, tmp_path: Path
 ) -> None:
-    features = _features(small_collection, tmp_path, "torch")
     pools = (("gem", 3.0), ("gem", 4.0), ("spoc", 3.0), ("mac", 3.0))
-    found = [
-        features._computed(
-            create_network(_RECIPE.network.with_(pooling=name, gem_p=p)), _ROUND, 0, maps=False
-        ).plain
-        for name, p in pools
-    ]
+    found = []
+    for name, p in pools:
+        recipe = _RECIPE.with_(network=_RECIPE.network.with_(pooling=name, gem_p=p))
+        features = _features(small_collection, tmp_path, "torch", recipe)
+        found.append(features._read(create_network(recipe.network), _ROUND, 0, maps=False).plain)
     for i, one in enumerate(found):
         assert not any(torch.equal(one, other) for other in found[:i])
 
@@ -67,7 +67,7 @@ def test_short_numbers_give_nearly_the_same_features_and_are_kept_apart(
 ) -> None:
     features = _features(small_collection, tmp_path, engine)
     short, single = (
-        features._computed(network, _ROUND.with_(precision=precision), 2, maps=maps)
+        features._read(network, _ROUND.with_(precision=precision), 2, maps=maps)
         for precision in ("bf16", "fp32")
     )
     for found, expected in ((short.plain, single.plain), (short.views, single.views)):
@@ -108,11 +108,10 @@ def test_late_layers_compute_in_short_numbers_and_learn_in_single_precision(
 def test_few_views_are_left_to_torch(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = _features(small_collection, tmp_path, "auto")
-    assert features._opened(network, _ROUND, 2, maps=False) is None
-    monkeypatch.setattr(round_features, "_FEW_VIEWS", 30)  # 10 images, 3 views each
-    engine = features._opened(network, _ROUND, 2, maps=False)
-    assert engine is not None
+    features, views = _features(small_collection, tmp_path, "auto").stored, ViewSpec(64, 64, augmented=2)
+    assert features._open_engine(network, views, maps=False, floats=None).name == "torch"
+    monkeypatch.setattr(collection_features, "FEW_VIEWS", 30)  # 10 images, 3 views each
+    engine = features._open_engine(network, views, maps=False, floats=None)
     assert engine.name in ("onnx", "openvino")
 
 
@@ -130,8 +129,8 @@ def test_features_of_many_maps_are_in_a_file_without_a_name(
     needs = Needs(views=True)
     found = []
     for most in (10**9, 100):
-        monkeypatch.setattr(round_features, "_IN_MEMORY", most)
-        features = RoundFeatures(recipe, images, tmp_path, 0, Skipped(), Ranks())
+        monkeypatch.setattr(round_features, "MAX_IN_MEMORY", most)
+        features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path, Ranks())
         found.append(features.pooled(network, recipe.rounds[0], needs))
     assert torch.equal(found[0].plain, found[1].plain)
     assert torch.equal(found[0].views, found[1].views)
@@ -145,8 +144,9 @@ def test_maps_of_early_layers_that_were_trained_are_not_made(
     """No round of late layers comes after those of all layers: nobody would read them."""
     recipe = load_recipe("thorough", ("rounds.plain_size=64", "rounds.augmented_size=64"))
     images = list_images(small_collection).subset(range(6))
-    for early, kind in ((digest_weights(network.backbone.early_state()), "maps"), ("of others", "features")):
-        features = RoundFeatures(recipe, images, tmp_path / kind, 0, Skipped(), Ranks())
-        features.early = early
+    for early, kind in (("", "maps"), ("of others", "features")):
+        features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path / kind, Ranks())
+        features.expect_maps(network)
+        features.early = early or features.early
         features.pooled(network, recipe.rounds[-1], Needs(views=True))
         assert {path.name.split("-")[0] for path in (tmp_path / kind).iterdir()} == {kind}

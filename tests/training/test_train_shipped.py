@@ -11,15 +11,17 @@ from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
+from insclr.data.loader import Collection, ViewSpec
 from insclr.data.skipped import Skipped
+from insclr.describe.collection_features import CollectionFeatures
 from insclr.errors import UserError
 from insclr.mining.consistency import PairTrust
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
+from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr.tracking import read_metrics
-from insclr.training.features import pooled_features
 from insclr.training.run import train
 from insclr_demo import draw_collection
 
@@ -84,10 +86,9 @@ def test_the_inspection_follows_the_network(small_collection: Path, tmp_path: Pa
     assert counts[1] != counts[2]
     # The last one shows the network that ships: its own neighbours, by its own descriptors.
     model = load_model(run / "model.safetensors")
-    pooled = pooled_features(
-        model.network, list_images(small_collection), run / "cache", plain_size=64, augmented_size=64, views=2,
-        seed=0, workers=0, skipped=Skipped(),
-    )  # fmt: skip
+    collection = Collection(list_images(small_collection), 0, Skipped())
+    features = CollectionFeatures(model.recipe.network, collection, run / "cache", Ranks())
+    pooled = features.read(model.network, ViewSpec(plain_size=64, augmented_size=64, augmented=2))
     descriptors = model.network.describe_pooled(pooled.plain)
     last = looks[2]
     assert last is not None

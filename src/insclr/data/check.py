@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from insclr.files import content_hash
 from insclr.progress import progress_bar
 
 _HEADERS = 64  # files that tell how large the photos usually are
-IMAGES_PER_FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
+_FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 
 
 class SideStats(NamedTuple):

@@ -7,6 +7,7 @@ images cost no memory and the ranks of a node share the pages.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,9 +31,9 @@ from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.device import computed_in, short_floats
+from insclr.model.model_file import weights_of
 from insclr.model.network import DescriptorNetwork
 from insclr.model.stored import digest
-from insclr.model.model_file import weights_of
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import NetworkRecipe
@@ -83,11 +84,20 @@ class CollectionFeatures:
         With `maps` they are the flattened maps that enter the late layers, instead of pooled features.
         """
         ranks, images = self.ranks, self.collection.images
-        engine = self._open_engine(network, views, maps, precision)
-        key = ranks.from_first(self._key(network, views, maps, engine, precision) if ranks.first else None)
+        floats = self.floats(network, precision)
+        engine = self._open_engine(network, views, maps, floats)
+        # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
+        arithmetic = f"{engine.name} {None if engine.name == 'onnx' else floats}"
+        key = ranks.from_first(
+            self._key(f"5 {views} {maps} {arithmetic} {self.digest(network, early=maps)}")
+            if ranks.first
+            else None
+        )
         home = self.folder / f"{'maps' if maps else 'features'}-{key}"
         if not ranks.from_first((home / _ABOUT).exists()):
-            blocks = [range(start, min(start + _BLOCK, len(images))) for start in range(0, len(images), _BLOCK)]
+            blocks = [
+                range(start, min(start + _BLOCK, len(images))) for start in range(0, len(images), _BLOCK)
+            ]
             missing = ranks.from_first([block for block in blocks if not _block(home, block.start).exists()])
             own = missing[ranks.rank :: ranks.world]
             total = sum(map(len, own)) if not ranks.alone else len(images)
@@ -95,7 +105,9 @@ class CollectionFeatures:
                 for block in own:
                     skipped = Skipped()
                     collection = Collection(images, self.collection.workers, skipped)
-                    described = _describe(engine, "early" if maps else "pooled", collection, block, views, bar.advance)
+                    described = _describe(
+                        engine, "early" if maps else "pooled", collection, block, views, bar.advance
+                    )
                     with whole_file(_block(home, block.start)) as scratch:
                         about = {"skipped": json.dumps(list(skipped))}
                         safetensors.torch.save_file(described, scratch, about)
@@ -123,34 +135,26 @@ class CollectionFeatures:
             )
         return self._digests[early][1]
 
+    def _key(self, made_by: str) -> str:
+        """A name for exactly these weights, views, arithmetic and files."""
+        return hashlib.sha256(f"{made_by} {self._files}".encode()).hexdigest()[:16]
+
     @cached_property
     def _files(self) -> str:
         """The digest of all files' paths, sizes and times, computed once a run."""
         images = self.collection.images
-        digest = hashlib.sha256()
+        found = hashlib.sha256()
         for number, path in enumerate(images.paths):
-            digest.update(path.encode())
-            try:
+            found.update(path.encode())
+            with suppress(OSError):
                 status = on_disk(images.file(number)).stat()
-            except OSError:
-                continue
-            digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
-        return digest.hexdigest()
+                found.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        return found.hexdigest()
 
-    def _key(
-        self, network: DescriptorNetwork, views: ViewSpec, maps: bool, engine: Engine, precision: str
-    ) -> str:
-        """A name for exactly these weights, files, views and arithmetic.
-
-        Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
-        """
-        floats = None if engine.name == "onnx" else self.floats(network, precision)
-        made = f"5 {views} {maps} {engine.name} {floats} {self.digest(network, early=maps)} {self._files}"
-        return hashlib.sha256(made.encode()).hexdigest()[:16]
-
-    def _open_engine(self, network: DescriptorNetwork, views: ViewSpec, maps: bool, precision: str) -> Engine:
+    def _open_engine(
+        self, network: DescriptorNetwork, views: ViewSpec, maps: bool, floats: torch.dtype | None
+    ) -> Engine:
         """The engine for the network as it is now; all ranks take the same."""
-        floats = self.floats(network, precision)
         few = self.engine == "auto" and len(self.collection.images) * (1 + views.augmented) < FEW_VIEWS
         if few or network.device.type != "cpu" or self.engine == "torch":
             return _torch_engine(network, floats)

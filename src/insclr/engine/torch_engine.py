@@ -1,7 +1,8 @@
 """torch as an engine: on a GPU, and for networks that no graph can express."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,13 +21,22 @@ class TorchEngine:
     name: EngineName = "torch"
     side = 0
 
-    def __init__(self, network: DescriptorNetwork, streams: int = 0) -> None:
-        """`streams` calls at a time share the cores; 0 is one call with all of them."""
+    def __init__(
+        self,
+        network: DescriptorNetwork,
+        streams: int = 0,
+        autocast: Callable[[], torch.autocast] | None = None,
+    ) -> None:
+        """`streams` calls at a time share the cores; 0 is one call with all of them.
+
+        `autocast` makes the context that it computes in; by default it is the one for describing images.
+        """
         self.about = f"torch {torch.__version__} on {network.device}"
         self.dim = network.dim
         self.channels = network.backbone.channels
         self.batch = describing_batch(network.device)
         self._network = network
+        self._autocast = autocast or partial(describing_autocast, network.device)
         self._turns = threading.BoundedSemaphore(max(1, streams))
         if streams > 1:
             torch.set_num_threads(max(1, usable_cores() // streams))
@@ -37,7 +47,7 @@ class TorchEngine:
     ) -> list[Features]:
         """The wanted outputs for images (B, 3, H, W) in the range 0..255, all from one pass."""
         network = self._network
-        with self._turns, describing_autocast(network.device):
+        with self._turns, self._autocast():
             network.eval()
             pixels = torch.from_numpy(np.ascontiguousarray(at_scale(images, scale))).to(network.device)
             if "early" in wanted:

@@ -72,8 +72,6 @@ def run_round(run: Run, index: int) -> None:
                 recipe,
                 run.features,
                 seed=run.seed(number),
-                workers=run.features.workers,
-                skipped=run.features.skipped,
                 ranks=sharing,
             ),
             margin=float(prepared.criteria.get("margin", 0.0)),

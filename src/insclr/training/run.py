@@ -13,21 +13,21 @@ from torch import nn
 from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.images import ImageList, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
+from insclr.data.loader import Collection
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.engine.choose import require_engine
 from insclr.errors import UserError
 from insclr.methods import create_method
 from insclr.mining.consistency import PairTrust
-from insclr.model.device import pick_device
+from insclr.model.device import keep_freed_memory, pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
-from insclr.model.network import create_network, digest_weights
+from insclr.model.network import create_network
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, join_ranks
 from insclr.recipe import Recipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker
-from insclr.training.cpu import keep_freed_memory
 from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
 from insclr.training.plan import Plan, fit_to_collection
 from insclr.training.request import (
@@ -39,7 +39,7 @@ from insclr.training.request import (
     recall_option,
 )
 from insclr.training.round import run_round
-from insclr.training.round_features import RoundFeatures, require_late
+from insclr.training.round_features import RoundFeatures
 from insclr.training.run_log import log_result, save_inspection
 from insclr.training.state import Run
 
@@ -135,14 +135,15 @@ def run(job: Job) -> None:
     skipped = Skipped()
     skipped.read(folder.skipped_file)  # of the part of a resumed run that is done
     workers = recipe.workers if recipe.workers >= 0 else max(1, default_workers() // ranks.local_world)
-    features = RoundFeatures(recipe, listed, job.cache, workers, skipped, ranks, job.engine)
+    features = RoundFeatures(
+        recipe, Collection(listed, workers, skipped), job.cache, ranks, job.engine
+    )
 
     torch.manual_seed(recipe.seed)
     with working("loading the network"):
         network = create_network(recipe.network).to(job.device)
     if any(each.train == "late" for each in recipe.rounds):
-        require_late(network)  # now, rather than when all images are described
-        features.early = digest_weights(network.backbone.early_state())
+        features.expect_maps(network)  # now, rather than when all images are described
     done = ranks.from_first(folder.finished_rounds())
     plan = Plan(recipe, len(listed), done)
     say(plan.line())
@@ -195,7 +196,7 @@ def end_round(this: Run, number: int) -> None:
 
 def finish(this: Run) -> None:
     """Give the FC its final form, measure the network once more, and write it."""
-    folder, ranks, skipped = this.folder, this.ranks, this.features.skipped
+    folder, ranks, skipped = this.folder, this.ranks, this.features.collection.skipped
     number, settings = len(this.recipe.rounds), this.recipe.network
     if renew_initial_fc(this, number):
         this.tracker.event(number, "renewed")

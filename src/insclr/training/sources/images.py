@@ -7,17 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from insclr.data.images import ImageList
-from insclr.data.loader import ViewSpec, view_batches
-from insclr.data.skipped import Skipped
+from insclr.data.loader import Collection, ViewSpec, view_batches
+from insclr.describe.collection_features import plain_features
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs
+from insclr.model.device import computed_in, short_floats
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
-from insclr.training.cpu import computed_in, short_floats
 from insclr.training.ema_teacher import EmaTeacher
-from insclr.training.features import plain_features
 from insclr.training.sources import gather_batch
 from insclr.training.synced_batch_norm import synced_batch_norm
 
@@ -43,21 +41,17 @@ class ImageSource:
         self,
         network: DescriptorNetwork,
         method: Method,
-        images: ImageList,
+        collection: Collection,
         recipe: RoundRecipe,
         *,
         seed: int,
-        workers: int,
-        skipped: Skipped,
         ranks: Ranks | None = None,
     ) -> None:
         self.network = network
         self.method = method
-        self.images = images
+        self.collection = collection
         self.recipe = recipe
         self.seed = seed
-        self.workers = workers
-        self.skipped = skipped
         self.ranks = ranks or Ranks()
         self.teacher: EmaTeacher | None = None
         self._averaging: nn.Module | None = None  # the network, for several ranks
@@ -67,12 +61,10 @@ class ImageSource:
         ranks, share = self.ranks, self.ranks.share(self.recipe.tuples)  # this rank's tuples
         slots = self._ids(first).shape[1]
         batches = view_batches(
-            self.images,
+            self.collection,
             (self._ids(step).flatten().tolist() for step in range(first, last)),
             step_views(self.recipe, self.method.needs),
             seed=self.seed,
-            workers=self.workers,
-            skipped=self.skipped,
             first_batch=first,
             first_position=share.start * slots,
         )
@@ -101,10 +93,10 @@ class ImageSource:
 
     def pooled(self) -> Tensor:
         """Pooled features (N, C) of the plain view of every image, as the network sees it now; ranks share them."""
-        ranks, size = self.ranks, self.recipe.plain_size
-        own = torch.arange(len(self.images)).tensor_split(ranks.world)[ranks.rank]
-        made = plain_features(self.network, self.images, own.tolist(), size, self.workers, self.skipped)
-        return torch.cat(ranks.collect(made))
+        own = torch.arange(len(self.collection.images)).tensor_split(self.ranks.world)[self.ranks.rank]
+        ids = range(int(own[0]), int(own[-1]) + 1)
+        made = plain_features(self.network, self.collection, ids, self.recipe.plain_size)
+        return torch.cat(self.ranks.collect(made))
 
     def _trained(self) -> nn.Module:
         if self.ranks.alone:

@@ -56,7 +56,9 @@ class MapSource:
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
         needs, layers = self.method.needs, self.views.layers
-        teacher = self.teacher and LateLayers(self.teacher.network, layers.side, layers.floats)
+        teacher = None
+        if self.teacher is not None:
+            teacher = LateLayers(self.teacher.network, layers.side, layers.floats)
         with synced_batch_norm(self.network, self.ranks):
             for step in range(first, last):
                 drawn = self.method.sampler.step(step)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from insclr.errors import UserError
-from insclr.training import cpu
-from insclr.training.cpu import computed_in, short_floats
+from insclr.model import device
+from insclr.model.device import computed_in, short_floats
 
 _CPU, _GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -26,7 +26,7 @@ def test_a_processor_without_short_numbers_is_left_alone(
 
 def test_a_torch_that_does_not_tell_is_taken_for_a_processor_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    assert not cpu._multiplies_bf16()
+    assert not device._multiplies_bf16()
 
 
 @pytest.mark.parametrize("floats", [torch.bfloat16, None])
