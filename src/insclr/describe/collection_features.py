@@ -25,8 +25,8 @@ from insclr.data.loader import Collection, ViewSpec, make_views
 from insclr.data.skipped import Skipped
 from insclr.data.workers import in_threads
 from insclr.engine.choose import open_engine
+from insclr.engine.engine import Engine, Head, Output
 from insclr.engine.graph import GraphSource, trunk_digest
-from insclr.engine.protocol import Engine, Head, Output
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
