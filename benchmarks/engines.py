@@ -4,9 +4,8 @@ import time
 
 import numpy as np
 
-from insclr.engine.choose import open_engine
-from insclr.engine.engine import Engine, Head
-from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
+from insclr.engine.engine import Engine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model, weights_of
 from table import Row, milliseconds
@@ -17,14 +16,14 @@ SIZE, BATCH, TURNS = 160, 8, 5
 def measure() -> list[Row]:
     model = resolve_model("pretrained:efficientnet_lite0")
     network = model.network
-    source = GraphSource(
+    source = NetworkSource(
         trunk_digest(model.recipe.network, weights_of(network.state_dict())), lambda: network
     )
     images = np.random.default_rng(0).integers(0, 256, (BATCH, 3, SIZE, SIZE), dtype=np.uint8)
     engines: dict[str, Engine] = {}
     for name in ("torch", "onnx", "openvino"):
         try:
-            engines[name] = open_engine(source, Head(), size=SIZE, square=True, wanted=name, device="cpu")
+            engines[name] = open_engine(source, size=SIZE, square=True, options=EngineOptions(name, "cpu"))
         except UserError as error:
             print(f"{name}: {error}")
     rows = []

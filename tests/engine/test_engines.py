@@ -17,10 +17,15 @@ from insclr.describe.map_features import map_pooling
 from insclr.describe.pipeline import Request, describe_files, describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
-from insclr.engine.choose import open_engine, require_engine
-from insclr.engine.engine import Head
+from insclr.engine.choose import (
+    CannotExport,
+    EngineOptions,
+    NetworkSource,
+    open_engine,
+    require_engine,
+    trunk_digest,
+)
 from insclr.engine.export import export_trunk
-from insclr.engine.graph import CannotExport, GraphSource, trunk_digest
 from insclr.engine.opened import OpenedModel, open_in_memory
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
@@ -41,7 +46,7 @@ def model() -> Model:
 
 
 def _opened(model: Model, engine: str, settings: DescriptorRecipe) -> OpenedModel:
-    return open_in_memory(model, engine=engine, settings=lambda _: settings)
+    return open_in_memory(model, EngineOptions(engine), lambda _: settings)
 
 
 @pytest.mark.parametrize(
@@ -129,18 +134,18 @@ def test_a_transformer_is_exported_for_the_size_of_its_positions(
     with pytest.raises(CannotExport, match="vit_tiny_patch16_224 cannot be expressed"):
         export_trunk(network, "trunk", 96, square=False)
     assert capfd.readouterr().out == ""
-    source = GraphSource("vit", lambda: network)
+    source = NetworkSource("vit", lambda: network)
     cache = EngineCache(tmp_path)
     for _ in range(2):  # the second time the refusal comes from the cache
-        engine = open_engine(source, Head(), size=96, square=False, cache=cache)
+        engine = open_engine(source, size=96, square=False, cache=cache)
         assert engine.name == "torch"
     assert caplog.text.count("torch describes instead") == 2
     with pytest.raises(UserError, match="cannot be expressed"):
-        open_engine(source, Head(), size=96, square=False, wanted="onnx", cache=cache)
+        open_engine(source, size=96, square=False, options=EngineOptions("onnx"), cache=cache)
 
 
 def test_for_a_few_images_the_engine_is_the_one_that_starts_sooner(model: Model) -> None:
-    names = [open_in_memory(model, expected=count).engine.name for count in (1, 8, 9, 0)]
+    names = [open_in_memory(model, EngineOptions(expected=count)).engine.name for count in (1, 8, 9, 0)]
     assert names == ["onnx", "onnx", "openvino", "openvino"]
 
 
@@ -159,8 +164,8 @@ def test_a_network_that_branches_on_its_input_is_left_to_torch(
         seen = plain(images)
         return seen if float(images.mean()) > 100 else FeatureMap(seen.map.flip(1), None)
 
-    source = GraphSource("branching", lambda: _with_forward(network, branching))
-    engine = open_engine(source, Head(), size=64, square=True, cache=EngineCache(tmp_path))
+    source = NetworkSource("branching", lambda: _with_forward(network, branching))
+    engine = open_engine(source, size=64, square=True, cache=EngineCache(tmp_path))
     assert engine.name == "torch"
     assert "is not that of torch" in caplog.text
 
@@ -217,7 +222,7 @@ def test_a_model_file_is_opened_as_its_network_in_memory(model: Model, tmp_path:
     with torch.no_grad():
         expected = model.network(torch.from_numpy(images)).numpy()
     for engine in ("auto", "torch"):
-        opened = open_model(str(file), engine=engine)
+        opened = open_model(str(file), EngineOptions(engine))
         assert opened.fingerprint == fingerprint
         np.testing.assert_allclose(opened.engine.run(images)[0], expected, rtol=0, atol=1e-5)
 

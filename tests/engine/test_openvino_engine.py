@@ -24,7 +24,7 @@ def test_nothing_is_set_up_at_a_first_use_that_two_threads_could_share() -> None
 _TWO_ENGINES = """
 import gc, signal
 from onnx import TensorProto, helper
-from insclr.engine.graph import Graph
+from insclr.engine.choose import Graph
 from insclr.engine.openvino_engine import OpenVinoEngine
 from insclr.engine.engine import Head
 

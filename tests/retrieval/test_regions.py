@@ -16,6 +16,7 @@ from insclr.describe.map_features import (
     most_different,
     region_squares,
 )
+from insclr.engine.choose import EngineOptions
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
@@ -74,7 +75,7 @@ def created(recipe: NetworkRecipe) -> tuple[DescriptorNetwork, MapPooling]:
     """A network with random weights, and how parts of its map are described."""
     network = create_network(recipe, pretrained=False)
     model = Model(network, Recipe(name="test", network=recipe), "f" * 16)
-    return network, map_pooling(open_in_memory(model, engine="torch", device="cpu"))
+    return network, map_pooling(open_in_memory(model, EngineOptions("torch", "cpu")))
 
 
 @pytest.mark.parametrize("pooling", ["gem", "gem-learned", "mac", "spoc"])

@@ -13,7 +13,7 @@ from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.describe.describer import ModelDescriber
 from insclr.describe.pipeline import descriptor_settings
-from insclr.engine.choose import require_engine
+from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.model.stored import find_model_file, with_weights
 from insclr.recipe import DescriptorRecipe
@@ -82,9 +82,9 @@ def load(
         return descriptor_settings(remembered, size, fit, listed)
 
     if isinstance(model, str | Path):
-        return open_model(with_weights(model, weights), engine=engine, device=device, settings=settings)
+        return open_model(with_weights(model, weights), EngineOptions(engine, device), settings)
     given = model.as_model() if isinstance(model, OpenedModel) else model
-    return open_in_memory(given, engine=engine, device=device, settings=settings)
+    return open_in_memory(given, EngineOptions(engine, device), settings)
 
 
 def require(model: AnyModel, device: str = "auto", engine: str = "auto", **_: object) -> None:

@@ -132,6 +132,7 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
     if not there and not model:
         raise UserError(f"there is no store at {store} yet: say with --model which model it is made with.")
     from insclr.describe.describer import ModelDescriber
+    from insclr.engine.choose import EngineOptions
     from insclr.engine.opened import open_model
     from insclr.retrieval.store_describer import describer_of
     from insclr.retrieval.watch import Watcher
@@ -143,7 +144,7 @@ def _watcher(folder: Path, store: str, model: str, device: str, engine: str) -> 
         opened.close()
         watcher = Watcher(describer_of(info, model, device=device, engine=engine, streams=0), folder, store)
         return watcher, watcher.begin()
-    describer = ModelDescriber(model, open_model(model, engine=engine, device=device))
+    describer = ModelDescriber(model, open_model(model, EngineOptions(engine, device)))
     return Watcher(describer, folder, store), 0
 
 

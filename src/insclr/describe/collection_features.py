@@ -24,9 +24,8 @@ from insclr.data.images import ImageList
 from insclr.data.loader import Collection, ViewSpec, make_views
 from insclr.data.skipped import Skipped
 from insclr.data.workers import in_threads
-from insclr.engine.choose import open_engine
-from insclr.engine.engine import Engine, Head, Output
-from insclr.engine.graph import GraphSource, trunk_digest
+from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
+from insclr.engine.engine import Engine, Output
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
@@ -158,18 +157,15 @@ class CollectionFeatures:
         few = self.engine == "auto" and len(self.collection.images) * (1 + views.augmented) < FEW_VIEWS
         if few or network.device.type != "cpu" or self.engine == "torch":
             return _torch_engine(network, floats)
-        source = GraphSource(self.digest(network), lambda: network)
+        source = NetworkSource(self.digest(network), lambda: network)
 
         def start(name: str) -> Engine:
             return open_engine(
                 source,
-                Head(),
                 size=views.plain_size,
                 square=views.plain_size == views.augmented_size or not views.augmented,
-                wanted=name,
-                device="cpu",
+                options=EngineOptions(name, "cpu", bf16=floats == torch.bfloat16),
                 kind="early" if maps else "trunk",
-                bf16=floats == torch.bfloat16,
             )
 
         engine = start(self.engine) if self.ranks.first else None

@@ -1,20 +1,29 @@
 """Which engine runs a network: the fastest that is there and can express it, chosen and reported in one line."""
 
 import functools
+import hashlib
 import logging
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from insclr.data.workers import usable_cores
 from insclr.engine.cache import EngineCache
 from insclr.engine.engine import Engine, EngineName, Head
-from insclr.engine.graph import CannotExport, Graph, GraphSource, Kind, find_graph
 from insclr.errors import UserError
 from insclr.model.device import pick_device, require_device_name
+from insclr.model.stored import Weights, digest
+from insclr.recipe import NetworkRecipe
+
+if TYPE_CHECKING:
+    from insclr.model.network import DescriptorNetwork
 
 logger = logging.getLogger(__name__)
 
+Kind = Literal["trunk", "early"]
 Wanted = Literal["auto", "torch", "onnx", "openvino"]
 # Of these at least one is there wherever PyTorch could find a GPU; asking it would take seconds.
 _GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
@@ -22,6 +31,80 @@ _INSTALL = {"onnx": "pip install onnxruntime", "openvino": "pip install 'insclr[
 _MODULE = {"onnx": "onnxruntime", "openvino": "openvino"}
 # OpenVINO is faster an image, but takes as much longer to start as it saves on so many.
 _FEW_IMAGES = 8
+
+
+class CannotExport(Exception):
+    """A network that no graph can express; the text gives the reason."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An ONNX graph from images (B, 3, H, W), float32, to its outputs."""
+
+    key: str
+    content: bytes
+    outputs: tuple[str, ...]
+    channels: int  # of the last output
+    side: int = 0  # of the square images that alone it takes; 0: images of any size
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """What an engine is made of: a name for the trunk, the network for making its graph, and the last layer."""
+
+    digest: str
+    network: "Callable[[], DescriptorNetwork]"
+    head: Head = field(default_factory=Head)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Which engine runs a network, and for what."""
+
+    engine: str = "auto"
+    device: str = "auto"
+    streams: int = 0  # calls at a time, each on its share of the cores; 0: one a core, best for many images
+    expected: int = (
+        0  # images it will describe; 0: unknown. For a few, "auto" prefers the engine that starts sooner
+    )
+    bf16: bool = False  # compute in these short numbers, where the engine can
+
+
+AUTO = EngineOptions()
+
+
+def trunk_digest(recipe: NetworkRecipe, weights: Weights) -> str:
+    """A name for backbone and pooling with these weights; the last layer, which training changes, is not in it."""
+    trunk = {name: value for name, value in weights.items() if not name.startswith("fc.")}
+    normalised = recipe.normalise_pooled or not recipe.dim
+    settings = f"{recipe.backbone} {recipe.pooling} {recipe.gem_p} {normalised}"
+    return hashlib.sha256(f"{settings} {digest(trunk, {})}".encode()).hexdigest()[:24]
+
+
+def find_graph(source: NetworkSource, kind: Kind, size: int, *, square: bool, cache: EngineCache) -> Graph:
+    """The graph for images of any size, or where that is impossible and `square`, for images of size x size.
+
+    CannotExport where there is neither.
+    """
+    keys = [f"{source.digest}-{kind}", *([f"{source.digest}-{kind}-{size}"] if square else [])]
+    for key in keys:
+        if (kept := cache.read(f"{key}.onnx")) is not None:
+            side = 0 if key == keys[0] else size
+            return Graph(key, kept.content, tuple(kept.about["outputs"]), kept.about["channels"], side)
+    refused, torch_version = f"{keys[-1]}.refused", version("torch")
+    if (kept := cache.read(refused, torch_version)) is not None:
+        raise CannotExport(kept.content.decode())
+    from insclr.engine.export import export_trunk
+
+    try:
+        made = export_trunk(source.network(), kind, size, square=square)
+    except CannotExport as error:
+        cache.write(refused, torch_version, str(error).encode(), {})
+        raise
+    key = keys[-1] if made.one_size else keys[0]
+    about = {"outputs": made.outputs, "channels": made.channels}
+    cache.write(f"{key}.onnx", "", made.content, about)
+    return Graph(key, made.content, made.outputs, made.channels, size if made.one_size else 0)
 
 
 def require_engine(wanted: str, device: str) -> None:
@@ -48,32 +131,26 @@ def on_cpu(device: str) -> bool:
 
 
 def open_engine(
-    source: GraphSource,
-    head: Head,
+    source: NetworkSource,
     *,
     size: int,
     square: bool,
-    wanted: str = "auto",
-    device: str = "auto",
-    streams: int = 0,
-    expected: int = 0,
+    options: EngineOptions = AUTO,
     kind: Kind = "trunk",
     cache: EngineCache | None = None,
-    bf16: bool = False,
 ) -> Engine:
     """An engine for a network, at `size`, square images or of any shape.
 
-    `streams` calls can run at a time, each on its share of the cores; 0 is one a core, best for many images.
-    `expected` is how many images it will describe, where that is known: for a few "auto" prefers the engine that
-    starts sooner. With "auto" an engine that is missing, or that cannot express the network, is passed over with a
-    warning; one that was asked for is a UserError. With `bf16` an engine that can computes in these short numbers.
+    With "auto" an engine that is missing, or that cannot express the network, is passed over with a warning; one that
+    was asked for is a UserError.
     """
-    require_engine(wanted, device)
-    if wanted == "torch" or (wanted == "auto" and not on_cpu(device)):
-        return _report(_torch(source, device, streams))
+    wanted = options.engine
+    require_engine(wanted, options.device)
+    if wanted == "torch" or (wanted == "auto" and not on_cpu(options.device)):
+        return _report(_torch(source, options))
     cache = cache or EngineCache()
     by_speed: tuple[EngineName, ...] = ("openvino", "onnx")
-    in_order = by_speed[::-1] if 0 < expected <= _FEW_IMAGES else by_speed
+    in_order = by_speed[::-1] if 0 < options.expected <= _FEW_IMAGES else by_speed
     names = [one for one in in_order if wanted in ("auto", one) and _is_installed(one)]
     try:
         graph = find_graph(source, kind, size, square=square, cache=cache)
@@ -84,7 +161,7 @@ def open_engine(
         names = []
     for name in names:
         try:
-            return _report(start_engine(name, graph, head, streams, cache, bf16))
+            return _report(start_engine(name, graph, source.head, options, cache))
         except (
             Exception
         ) as error:  # each engine has errors of its own; any of them means that it does not work
@@ -93,32 +170,32 @@ def open_engine(
             if wanted != "auto":
                 raise UserError(f"{reason}: {_INSTALL[name]} again, or leave --engine out.") from error
             logger.warning("%s: another takes its place", reason)
-    return _report(_torch(source, device, streams))
+    return _report(_torch(source, options))
 
 
 def start_engine(
-    name: EngineName, graph: Graph, head: Head, streams: int, cache: EngineCache, bf16: bool
+    name: EngineName, graph: Graph, head: Head, options: EngineOptions, cache: EngineCache
 ) -> Engine:
     """Open the engine of this name on a graph."""
     cores = usable_cores()
-    streams = min(streams or cores, cores)
+    streams = min(options.streams or cores, cores)
     threads = max(1, cores // streams)
     if name == "openvino":
         from insclr.engine.openvino_engine import OpenVinoEngine
 
-        return OpenVinoEngine(graph, head, threads, streams, cache, bf16)
+        return OpenVinoEngine(graph, head, threads, streams, cache, options.bf16)
     from insclr.engine.onnx_engine import OnnxEngine
 
     return OnnxEngine(graph, head, threads)
 
 
-def _torch(source: GraphSource, device: str, streams: int) -> Engine:
+def _torch(source: NetworkSource, options: EngineOptions) -> Engine:
     from insclr.engine.torch_engine import TorchEngine
     from insclr.model.device import place
 
     network = source.network()
-    place(network, device)
-    return TorchEngine(network, streams)
+    place(network, options.device)
+    return TorchEngine(network, options.streams)
 
 
 def _is_installed(name: str) -> bool:

@@ -12,8 +12,8 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+from insclr.engine.choose import CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
-from insclr.engine.graph import CannotExport, Kind
 from insclr.model.network import DescriptorNetwork
 
 OPSET = 17

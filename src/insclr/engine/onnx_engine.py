@@ -5,8 +5,8 @@ from typing import Any
 
 import onnxruntime
 
+from insclr.engine.choose import Graph
 from insclr.engine.engine import EngineName, Features, GraphEngine, Head
-from insclr.engine.graph import Graph
 
 
 class OnnxEngine(GraphEngine):

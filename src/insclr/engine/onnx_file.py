@@ -17,9 +17,9 @@ from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.views import fitted
+from insclr.engine.choose import CannotExport
 from insclr.engine.engine import Features
 from insclr.engine.export import OPSET, drawn_images, export_whole
-from insclr.engine.graph import CannotExport
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.model_file import Model

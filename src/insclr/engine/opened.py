@@ -4,12 +4,19 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from insclr.engine.cache import EngineCache
-from insclr.engine.choose import on_cpu, open_engine, require_engine
+from insclr.engine.choose import (
+    AUTO,
+    EngineOptions,
+    NetworkSource,
+    on_cpu,
+    open_engine,
+    require_engine,
+    trunk_digest,
+)
 from insclr.engine.engine import Engine, Head
-from insclr.engine.graph import GraphSource, trunk_digest
 from insclr.model.stored import Weights, find_model_file, pretrained_recipe, read_model_file
 from insclr.recipe import DescriptorRecipe, Recipe
 
@@ -66,32 +73,17 @@ class OpenedModel:
 
 def open_model(
     name: str | Path,
-    *,
-    engine: str = "auto",
-    device: str = "auto",
-    streams: int = 0,
-    expected: int = 0,
+    options: EngineOptions = AUTO,
     settings: Settings = lambda remembered: remembered,
 ) -> OpenedModel:
-    """The model that a user names (as `resolve_model` takes it), by the engine of this name.
-
-    `settings` changes how images are described. `streams` and `expected` as in `open_engine`.
-    """
-    require_engine(engine, device)
+    """The model that a user names (as `resolve_model` takes it), by an engine; `settings` changes its views."""
+    require_engine(options.engine, options.device)
     file = find_model_file(name)
     if file is None:
         from insclr.model.model_file import resolve_model
 
-        return open_in_memory(
-            resolve_model(name),
-            engine=engine,
-            device=device,
-            streams=streams,
-            expected=expected,
-            settings=settings,
-        )
+        return open_in_memory(resolve_model(name), options, settings)
     stored = read_model_file(file)
-    recipe = stored.recipe.with_(descriptor=settings(stored.recipe.descriptor))
 
     @functools.cache
     def load() -> "Model":
@@ -99,64 +91,37 @@ def open_model(
 
         return as_model(stored, file)
 
-    source = GraphSource(trunk_digest(recipe.network, stored.weights), lambda: load().network)
-    head = _head(stored.weights)
-    made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
-    gem_p = _gem_p(recipe, stored.weights)
-    name = str(file.absolute())
-    return OpenedModel(made, recipe, stored.fingerprint, name, source.digest, load, stored.notes, head, gem_p)
+    recipe = stored.recipe.with_(descriptor=settings(stored.recipe.descriptor))
+    origin = _Origin(recipe, stored.fingerprint, str(file.absolute()), stored.notes)
+    return _open(origin, load, stored.weights, options)
 
 
 def open_in_memory(
     model: "Model",
-    *,
-    engine: str = "auto",
-    device: str = "auto",
-    streams: int = 0,
-    expected: int = 0,
+    options: EngineOptions = AUTO,
     settings: Settings = lambda remembered: remembered,
 ) -> OpenedModel:
     """A model that is in memory already, by an engine; on a GPU where its network is on one."""
     from insclr.model.model_file import weights_of
 
-    if device == "auto" and model.network.device.type != "cpu":
-        device = str(model.network.device)
-    weights = weights_of(model.network.state_dict())
+    if options.device == "auto" and model.network.device.type != "cpu":
+        options = replace(options, device=str(model.network.device))
     recipe = model.recipe.with_(descriptor=settings(model.recipe.descriptor))
-    source = GraphSource(trunk_digest(recipe.network, weights), lambda: model.network)
-    head = _head(weights)
-    made = _open(source, head, recipe.descriptor, engine, device, streams, expected)
+    weights = weights_of(model.network.state_dict())
+    origin = _Origin(recipe, model.fingerprint, model.source, model.notes)
+    opened = _open(origin, lambda: model, weights, options)
     if not recipe.network.dim:
         # The next search in a store of this pretrained network finds its graph by the fingerprint, without torch.
-        EngineCache().write(_pretrained_key(model.fingerprint), "", b"", {"digest": source.digest})
-    return OpenedModel(
-        made,
-        recipe,
-        model.fingerprint,
-        model.source,
-        source.digest,
-        lambda: model,
-        model.notes,
-        head,
-        _gem_p(recipe, weights),
-    )
+        EngineCache().write(_pretrained_key(model.fingerprint), "", b"", {"digest": opened.trunk})
+    return opened
 
 
-def open_pretrained(
-    name: str,
-    fingerprint: str,
-    *,
-    engine: str = "auto",
-    device: str = "auto",
-    streams: int = 0,
-    expected: int = 0,
-) -> OpenedModel:
+def open_pretrained(name: str, fingerprint: str, options: EngineOptions = AUTO) -> OpenedModel:
     """The pretrained network `name` with this fingerprint, without torch where it was opened before."""
-    require_engine(engine, device)
+    require_engine(options.engine, options.device)
     kept = EngineCache().read(_pretrained_key(fingerprint))
-    if kept is None or engine == "torch" or not on_cpu(device):
-        return open_model(name, engine=engine, device=device, streams=streams, expected=expected)
-    recipe = pretrained_recipe(name)
+    if kept is None or options.engine == "torch" or not on_cpu(options.device):
+        return open_model(name, options)
 
     @functools.cache
     def load() -> "Model":
@@ -164,43 +129,37 @@ def open_pretrained(
 
         return resolve_model(name)
 
-    source = GraphSource(kept.about["digest"], lambda: load().network)
-    made = _open(source, Head(), recipe.descriptor, engine, device, streams, expected)
-    return OpenedModel(made, recipe, fingerprint, name, source.digest, load, gem_p=recipe.network.gem_p)
+    origin = _Origin(pretrained_recipe(name), fingerprint, name, {})
+    return _open(origin, load, {}, options, kept.about["digest"])
+
+
+class _Origin(NamedTuple):
+    """Where a model comes from."""
+
+    recipe: Recipe
+    fingerprint: str
+    source: str
+    notes: Mapping[str, str]
 
 
 def _open(
-    source: GraphSource,
-    head: Head,
-    descriptor: DescriptorRecipe,
-    engine: str,
-    device: str,
-    streams: int,
-    expected: int,
-) -> Engine:
-    return open_engine(
-        source,
-        head,
-        size=descriptor.size,
-        square=_one_size(descriptor),
-        wanted=engine,
-        device=device,
-        streams=streams,
-        expected=expected,
+    origin: _Origin, load: "Callable[[], Model]", weights: Weights, options: EngineOptions, trunk: str = ""
+) -> OpenedModel:
+    recipe = origin.recipe
+    trunk = trunk or trunk_digest(recipe.network, weights)
+    head = Head(weights.get("fc.weight"), weights.get("fc.bias"))
+    source = NetworkSource(trunk, lambda: load().network, head)
+    descriptor = recipe.descriptor
+    engine = open_engine(source, size=descriptor.size, square=_one_size(descriptor), options=options)
+    # The power of the generalised mean is learned, or that of the recipe.
+    gem_p = float(weights["pooling.p"]) if "pooling.p" in weights else recipe.network.gem_p
+    return OpenedModel(
+        engine, recipe, origin.fingerprint, origin.source, trunk, load, origin.notes, head, gem_p
     )
 
 
 def _one_size(descriptor: DescriptorRecipe) -> bool:
     return descriptor.fit == "square" and descriptor.scales == (1.0,)
-
-
-def _head(weights: Weights) -> Head:
-    return Head(weights.get("fc.weight"), weights.get("fc.bias"))
-
-
-def _gem_p(recipe: Recipe, weights: Weights) -> float:
-    """The power of its generalised mean: learned, or that of the recipe."""
-    return float(weights["pooling.p"]) if "pooling.p" in weights else recipe.network.gem_p
 
 
 def _pretrained_key(fingerprint: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from insclr.engine.cache import EngineCache
+from insclr.engine.choose import Graph
 from insclr.engine.engine import EngineName, Features, GraphEngine, Head
-from insclr.engine.graph import Graph
 
 openvino: Any = import_module("openvino")
 # What its tensors need of numpy is set up at their first use, under a C++ lock that gives Python's lock away for a

@@ -9,7 +9,7 @@ from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.describe.describer import ModelDescriber
 from insclr.describe.feature_cache import only_last_layer
-from insclr.engine.choose import require_engine
+from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
 from insclr.files import is_there
@@ -67,7 +67,7 @@ def learn(
         device=device,
         engine=engine,
     )
-    report = index_learned(uri, open_model(out / "run", engine=engine, device=device), out)
+    report = index_learned(uri, open_model(out / "run", EngineOptions(engine, device)), out)
     return Learned(out / "run", out / "store", report)
 
 

@@ -31,7 +31,7 @@ def whiten_model(
     so that both are one linear map.
     """
     settings, skipped = model.recipe.descriptor, Skipped()
-    engine = open_in_memory(model, device=str(model.network.device)).engine
+    engine = open_in_memory(model).engine
     found = describe_files(engine, images, Request(settings, "pooled"), skipped=skipped).descriptors
     pooled = torch.from_numpy(found)
     network = copy.deepcopy(model.network).cpu()  # what is left is small; the caller's model stays as it is

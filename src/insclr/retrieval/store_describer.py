@@ -1,6 +1,7 @@
 """The describer for queries to a store."""
 
 from insclr.describe.describer import ModelDescriber
+from insclr.engine.choose import EngineOptions
 from insclr.engine.opened import open_model, open_pretrained
 from insclr.model.stored import PRETRAINED
 from insclr.store import StoreInfo
@@ -19,12 +20,10 @@ def describer_of(
 
     `streams` queries are described at a time, `expected` in all (0: unknown).
     """
-    name = model or info.model
+    name, options = model or info.model, EngineOptions(engine, device, streams, expected)
     if name.startswith(PRETRAINED) and name == info.model:
-        opened = open_pretrained(
-            name, info.fingerprint, engine=engine, device=device, streams=streams, expected=expected
-        )
+        opened = open_pretrained(name, info.fingerprint, options)
     else:
-        opened = open_model(name, engine=engine, device=device, streams=streams, expected=expected)
+        opened = open_model(name, options)
     info.refuse_other_model(opened.fingerprint, "searched here")
     return ModelDescriber(name, opened, workers, info.size)
