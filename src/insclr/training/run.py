@@ -135,9 +135,7 @@ def run(job: Job) -> None:
     skipped = Skipped()
     skipped.read(folder.skipped_file)  # of the part of a resumed run that is done
     workers = recipe.workers if recipe.workers >= 0 else max(1, default_workers() // ranks.local_world)
-    features = RoundFeatures(
-        recipe, Collection(listed, workers, skipped), job.cache, ranks, job.engine
-    )
+    features = RoundFeatures(recipe, Collection(listed, workers, skipped), job.cache, ranks, job.engine)
 
     torch.manual_seed(recipe.seed)
     with working("loading the network"):
