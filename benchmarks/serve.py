@@ -22,8 +22,8 @@ PORT = 18473
 SERVER = """
 import sys
 from insclr.web.server import open_served, serve
-from insclr.web.settings import ServeSettings
-serve(open_served([sys.argv[1]]), ServeSettings(port=int(sys.argv[2])))
+from insclr.web.settings import ServeOptions
+serve(open_served([sys.argv[1]]), ServeOptions(port=int(sys.argv[2])))
 """
 
 

@@ -70,10 +70,10 @@ def test_evaluate_finds_them_by_their_labels(photos: Path, capsys: pytest.Captur
 def test_index_search_and_serve(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     shown, said = _succeed(capsys, "index", _MODEL, photos, "--store", store)
-    assert shown.startswith("53 pictures in the store: 53 added, 1 unreadable")
+    assert shown.startswith("53 images in the store: 53 added, 1 unreadable")
     assert _NOT_UTF8 in said
     assert _succeed(capsys, "index", _MODEL, photos, "--store", store)[0].startswith(
-        "53 pictures in the store: 53 unchanged"
+        "53 images in the store: 53 unchanged"
     )
     assert "clip.mp4#t=2.0" in _succeed(capsys, "search", store, f"{photos}/clip.mp4#t=2.0", "--top", "1")[0]
     assert "phone.heic" in _succeed(capsys, "search", store, photos / "phone.heic", "--top", "1")[0]

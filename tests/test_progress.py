@@ -1,5 +1,6 @@
 """A long job is never silent: a line now and then where there is no terminal, with the time left."""
 
+import json
 import time
 
 import pytest
@@ -30,6 +31,19 @@ def test_a_stage_without_a_count_prints_its_elapsed_time(capsys: pytest.CaptureF
     with working("indexing"), progress_bar("describing", 8):
         _wait()
     assert "indexing: 0 s so far · describing: 0 of 8" in capsys.readouterr().err
+
+
+def test_progress_as_json_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "as_json", True)
+    with working("indexing"), progress_bar("describing", 8) as bar:
+        bar.advance(2)
+        _wait()
+    line = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert line["level"] == "progress"
+    assert line["stages"] == [
+        {"stage": "indexing", "done": 0, "total": None},
+        {"stage": "describing", "done": 2, "total": 8},
+    ]
 
 
 def test_nothing_is_said_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:

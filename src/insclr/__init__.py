@@ -1,4 +1,4 @@
-"""InsCLR: teach a network the particular things in your photos, without labels, and search them.
+"""InsCLR: train a network on the particular things in your photos, without labels, and search them.
 
     import insclr
 
@@ -6,106 +6,50 @@
     insclr.index(model, "photos", "store")                # only what is new or changed
     matches = insclr.search("store", "photo.jpg")         # every photo of that thing
 
-Names are loaded on first use: `import insclr` alone costs nothing.
+Only the names in `insclr.__all__` are public; everything else may change without notice. Names are loaded on first
+use, so that `import insclr` alone costs nothing.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from insclr.api import (
-        Embedded,
-        answers,
-        calibrate,
-        check,
-        cluster,
-        compare,
-        duplicates,
-        embed,
-        evaluate,
-        export,
-        index,
-        load,
-        names,
-        search,
-        whiten,
-    )
-    from insclr.data.images import ImageList, list_images
-    from insclr.errors import UserError
-    from insclr.jobs.learn import learn
-    from insclr.jobs.train import train
-    from insclr.model.model_file import Model
-    from insclr.recipe import Recipe, load_recipe
-    from insclr.retrieval.search import Match
-    from insclr.sharing.pull import pull
-    from insclr.sharing.push import push
+if TYPE_CHECKING:  # the same names for type checkers
+    from insclr.api import *  # noqa: F403
+    from insclr.data.images import ImageList as ImageList
+    from insclr.data.images import list_images as list_images
+    from insclr.errors import UserError as UserError
+    from insclr.jobs.learn import learn as learn
+    from insclr.jobs.train import train as train
+    from insclr.model.model_file import Model as Model
+    from insclr.recipe import Recipe as Recipe
+    from insclr.recipe import load_recipe as load_recipe
+    from insclr.retrieval.search import Match as Match
+    from insclr.sharing.pull import pull as pull
+    from insclr.sharing.push import push as push
 
 __version__ = "0.1.0"
 
-# Every public name and the module that has it.
-_WHERE = {
-    "Embedded": "insclr.api",
-    "ImageList": "insclr.data.images",
-    "Match": "insclr.retrieval.search",
-    "Model": "insclr.model.model_file",
-    "Recipe": "insclr.recipe",
-    "UserError": "insclr.errors",
-    "answers": "insclr.api",
-    "calibrate": "insclr.api",
-    "check": "insclr.api",
-    "cluster": "insclr.api",
-    "compare": "insclr.api",
-    "duplicates": "insclr.api",
-    "embed": "insclr.api",
-    "evaluate": "insclr.api",
-    "export": "insclr.api",
-    "index": "insclr.api",
-    "learn": "insclr.jobs.learn",
-    "list_images": "insclr.data.images",
-    "load": "insclr.api",
-    "load_recipe": "insclr.recipe",
-    "names": "insclr.api",
-    "pull": "insclr.sharing.pull",
-    "push": "insclr.sharing.push",
-    "search": "insclr.api",
-    "train": "insclr.jobs.train",
-    "whiten": "insclr.api",
+_PUBLIC = {
+    "insclr.api": "Embedded answers calibrate check cluster compare duplicates embed evaluate export index load "
+    "names search whiten",
+    "insclr.data.images": "ImageList list_images",
+    "insclr.errors": "UserError",
+    "insclr.jobs.learn": "learn",
+    "insclr.jobs.train": "train",
+    "insclr.model.model_file": "Model",
+    "insclr.recipe": "Recipe load_recipe",
+    "insclr.retrieval.search": "Match",
+    "insclr.sharing.pull": "pull",
+    "insclr.sharing.push": "push",
 }
-
-__all__ = [
-    "Embedded",
-    "ImageList",
-    "Match",
-    "Model",
-    "Recipe",
-    "UserError",
-    "answers",
-    "calibrate",
-    "check",
-    "cluster",
-    "compare",
-    "duplicates",
-    "embed",
-    "evaluate",
-    "export",
-    "index",
-    "learn",
-    "list_images",
-    "load",
-    "load_recipe",
-    "names",
-    "pull",
-    "push",
-    "search",
-    "train",
-    "whiten",
-]
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'insclr' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,14 +1,23 @@
-"""What a long job shows of itself: bars on a terminal, elsewhere a line every ten seconds; never silence."""
+"""The progress of long jobs: bars on a terminal, elsewhere a line every ten seconds, in text or JSON."""
 
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 EVERY = 10.0  # seconds between two lines where there is no terminal
+as_json = False  # set by `insclr --log json`
+
+
+def json_line(level: str, message: str, **fields: object) -> str:
+    """A message as a JSON object in one line."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, "level": level, "message": message, **fields})
 
 
 class Bar(Protocol):
@@ -67,7 +76,7 @@ class _Display:
 
     def begin(self, task: _Task) -> None:
         self._tasks.append(task)
-        if self._rich is not None or sys.stderr.isatty():  # rich puts an stderr of its own in place
+        if self._rich is not None or (sys.stderr.isatty() and not as_json):  # rich replaces stderr by its own
             if self._rich is None:
                 self._rich = _rich_progress()
                 self._rich.start()
@@ -103,9 +112,14 @@ class _Display:
     def _print_lines(self, ended: threading.Event) -> None:
         while not ended.wait(EVERY):
             tasks = list(self._tasks)
-            if tasks:
-                stages = [f"{task.title}: {task.status()}" for task in tasks]
-                print(" · ".join(filter(None, [*stages, self.overall()])), file=sys.stderr)
+            if not tasks:
+                continue
+            stages = [f"{task.title}: {task.status()}" for task in tasks]
+            line = " · ".join(filter(None, [*stages, self.overall()]))
+            if as_json:
+                steps = [{"stage": one.title, "done": one.done, "total": one.total} for one in tasks]
+                line = json_line("progress", line, stages=steps)
+            print(line, file=sys.stderr)
 
 
 _now = _Display()
@@ -138,7 +152,7 @@ def followed_by(seconds: Callable[[], float | None]) -> Iterator[None]:
 def say(text: str) -> None:
     """Print a message to the user; of several ranks only the first does."""
     if _is_first_rank():
-        print(text, file=sys.stderr)
+        print(json_line("info", text) if as_json else text, file=sys.stderr)
 
 
 def in_words(seconds: float) -> str:

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from helpers.drawn_store import make_store
 from helpers.running_server import running
 from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 Note = Callable[[str, str, str], None]
 TOKEN = "a-long-secret"
@@ -72,7 +72,7 @@ def refusal(
 
 def test_origin_host_token_and_method(tmp_path: Path, soak: bool, note: Note) -> None:
     store = make_store(tmp_path, things=3, views=4)
-    app = create_app([store], ServeSettings(token=TOKEN))
+    app = create_app([store], ServeOptions(token=TOKEN))
     row = next(iter(store.store.rows_by_path().values())).id
     places = {"{store}": "0", "{row}": str(row), "{thing}": "group-0000"}
     paths = ["/", "/things", "/teach", "/metrics", "/docs", "/openapi.json", "/static/app.js", "/no"]

@@ -51,7 +51,7 @@ def test_help_answers_within_half_a_second_of_processor_time() -> None:
 def test_help_shows_every_summary_whole(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(call(capsys, "--help")[1].partition("Commands:")[2].split())
     assert "..." not in shown
-    assert "Draw a collection of things to try InsCLR on: no download, always the same." in shown
+    assert "Draw a collection to try InsCLR on: no download, always the same." in shown
 
 
 def test_a_system_without_fork_gets_a_message_with_the_systems_that_work(
@@ -198,9 +198,7 @@ def test_a_stopped_command_reports_what_is_kept_and_shows_no_traceback(
         # A terminal sends Ctrl-C to the workers too.
         os.killpg(run.pid, sent)
         _, said = run.communicate(timeout=30)
-    kept = (
-        f"insclr: stopped. {tmp_path / 'store'} keeps the photos that were indexed: the same command goes on."
-    )
+    kept = f"insclr: stopped. {tmp_path / 'store'} keeps the images indexed so far. Run the same command to continue."
     assert (run.returncode, said.splitlines()[-1]) == (128 + sent, kept), said
     assert said.startswith("INFO: photos are described by ")
     assert "Traceback" not in said
@@ -237,10 +235,25 @@ def test_a_stopped_training_reports_what_the_run_folder_keeps(small_collection: 
         _, said = training.communicate(timeout=60)
     assert training.returncode == 128 + signal.SIGINT
     kept = rf"insclr: stopped. {run} keeps 0 of 2 rounds and \d+ steps of round 1. "
-    assert re.fullmatch(kept + f"Go on: insclr train --resume --out {run}", said.splitlines()[-1]), said
+    assert re.fullmatch(kept + f"Continue: insclr train --resume --out {run}", said.splitlines()[-1]), said
 
 
 def test_a_name_in_a_log_message_cannot_forge_a_line_or_colour_the_terminal() -> None:
     told = {"levelname": "WARNING", "msg": "folder %s cannot be read", "args": ("a\x1b[31m\nERROR: b",)}
     shown = _OneLine("%(levelname)s: %(message)s").format(logging.makeLogRecord(told))
     assert shown == r"WARNING: folder a\x1b[31m\nERROR: b cannot be read"
+
+
+def test_log_json_makes_every_line_of_stderr_an_object(small_collection: Path, tmp_path: Path) -> None:
+    shutil.copy(small_collection / "thing3-1.png", tmp_path)
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    index = ("index", "pretrained:efficientnet_lite0", tmp_path, "--store", tmp_path / "store")
+    done = _insclr("--verbose", "--log", "json", *index)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 0
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    assert [line["logger"] for line in lines if "described by" in line["message"]] == ["insclr.engine.choose"]
+    assert "unreadable: bad.png" in [line["message"][:19] for line in lines]
+    failed = _insclr("--log", "json", "check", tmp_path / "nowhere")
+    (line,) = map(json.loads, failed.stderr.splitlines())
+    assert (failed.returncode, line["level"], "does not exist" in line["message"]) == (2, "error", True)

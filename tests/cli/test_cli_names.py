@@ -16,7 +16,7 @@ def test_names_come_in_are_listed_go_out_and_are_undone(
     draw_things(tmp_path / "photos", 3, 4)
     store = tmp_path / "store"
     index_images(HistogramDescriber(), list_images(tmp_path / "photos"), store)
-    assert call(capsys, "names", "import", store, "folders")[:2] == (0, "12 photos named\n")
+    assert call(capsys, "names", "import", store, "folders")[:2] == (0, "12 images named\n")
     status, shown, _ = call(capsys, "names", "list", store)
     assert status == 0
     assert shown.splitlines()[:3] == ["     4  0", "     4  1", "     4  2"]

@@ -10,8 +10,8 @@ import pytest
 
 from insclr.model.model_file import save_model
 from insclr.model.network import create_network
+from insclr.options import RERANKER_NAMES
 from insclr.recipe import load_recipe
-from insclr.retrieval.reranker_names import RERANKER_NAMES
 
 _HEAVY = (
     *("torch", "timm", "torchvision", "scipy", "pyarrow.parquet", "openvino", "onnxruntime", "faiss"),

@@ -13,7 +13,7 @@ from insclr.evaluation import distractors as distractors_module
 from insclr.evaluation.distractors import Distractors, read_distractors
 from insclr.evaluation.evaluate import evaluate_protocol
 from insclr.evaluation.protocols import load_protocol
-from insclr.retrieval.rerank import Ranking, rerank
+from insclr.retrieval.rerank import RERANKERS, Ranking
 
 RANKING = (7, 3, 0, 5, 9, 1, 2, 8, 4, 6)
 
@@ -174,4 +174,4 @@ def test_re_ranking_changes_the_order(tmp_path):
 
     plain, turned = (evaluate_protocol(protocol, Describer(), r) for r in (None, backwards))
     assert turned.scores["easy"].means["map"] < plain.scores["easy"].means["map"]
-    evaluate_protocol(protocol, Describer(), rerank("alphaqe"))
+    evaluate_protocol(protocol, Describer(), RERANKERS["alphaqe"])

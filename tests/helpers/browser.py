@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -157,7 +157,7 @@ def served_page(*stores: ServedStore) -> Iterator[str]:
     """The address of a running server of these stores."""
     import uvicorn
 
-    config = uvicorn.Config(create_app(stores, ServeSettings()), port=0, log_level="warning")
+    config = uvicorn.Config(create_app(stores, ServeOptions()), port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -24,9 +24,9 @@ from helpers.histogram_describer import HistogramDescriber
 from insclr.store import open_store
 from insclr.web.served import ServedStore
 from insclr.web.server import serve
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 store = ServedStore("Search", open_store(sys.argv[1]), HistogramDescriber())
-serve([store], ServeSettings(**json.loads(sys.argv[2])))
+serve([store], ServeOptions(**json.loads(sys.argv[2])))
 """
 
 

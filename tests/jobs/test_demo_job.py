@@ -30,4 +30,4 @@ def test_the_demo_tells_what_its_model_and_its_store_hold(
     again = demo.run_demo(tmp_path / "d", "fast", told.append)
     assert (again.before.map, again.after.map) == (done.before.map, done.after.map)
     assert (tmp_path / "d" / "run" / "model.safetensors").stat().st_mtime_ns == trained
-    assert "40 pictures in the store" in "\n".join(told)
+    assert "40 images in the store" in "\n".join(told)

@@ -37,7 +37,7 @@ def test_a_second_run_embeds_nothing(images: Path, tmp_path: Path) -> None:
     assert (report.added, report.total, len(describer.described)) == (20, 20, 20)
     describer, report = index(images, tmp_path / "s")
     assert (report.unchanged, report.added, describer.described) == (20, 0, [])
-    assert report.summary() == "20 pictures in the store: 20 unchanged"
+    assert report.summary() == "20 images in the store: 20 unchanged"
 
 
 def test_new_changed_touched_and_moved_files(images: Path, tmp_path: Path) -> None:

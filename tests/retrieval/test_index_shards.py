@@ -77,7 +77,7 @@ class Rows:
         return (self.images, self.order, self.columns) == (other.images, other.order, other.columns)
 
 
-def index(images: ImageList, store: Path | str, shard: Shard, **options: object) -> HistogramDescriber:
+def index(images: ImageList, store: Path | str, shard: Shard, **options: Any) -> HistogramDescriber:
     describer = HistogramDescriber()
     index_shard(describer, images, store, shard, **options)
     return describer

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from helpers.histogram_describer import HistogramDescriber
+from helpers.vector_search import search_vectors
 from insclr.data.images import list_images
 from insclr.describe.map_features import (
     MapPooling,
@@ -22,10 +23,10 @@ from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model
 from insclr.model.network import DescriptorNetwork, create_network
+from insclr.options import SearchOptions
 from insclr.recipe import NetworkRecipe, Recipe
 from insclr.retrieval.index import index_images
 from insclr.retrieval.regions import search_best_region
-from insclr.retrieval.search import Search, search_set
 from insclr.store import (
     MAX_REGIONS,
     IndexedImage,
@@ -163,7 +164,7 @@ def test_regions_go_with_their_photo_and_with_its_old_content(store: Store) -> N
 def test_searching_regions_of_a_store_without_them_reports_what_to_do(store: Store) -> None:
     store.upsert(images(3), unit(3, 8))
     with pytest.raises(UserError, match=r"has no regions: make them with `insclr index .* --regions`"):
-        search_set(store, unit(1, 8), Search(ranking="regions"))
+        search_vectors(store, unit(1, 8), SearchOptions(ranking="regions"))
 
 
 def draw_corner(file: Path, colour: tuple[int, int, int], corner: tuple[int, int]) -> None:
@@ -188,7 +189,7 @@ def test_a_thing_in_a_corner_is_found_with_its_box(corners: Path, tmp_path: Path
     index_images(describer, list_images(corners), tmp_path / "s", regions=True)
     store = open_store(tmp_path / "s")
     red = describer.images([Image.new("RGB", (64, 64), (255, 0, 0))])
-    first = search_set(store, red, Search(top=3, ranking="regions"))[0]
+    first = search_vectors(store, red, SearchOptions(top=3, ranking="regions"))[0]
     store.close()
     assert (first.path, first.box) == ("red.png", (0.5, 0.0, 1.0, 0.5))
     assert first.similarity == pytest.approx(1.0, abs=1e-3)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insclr.errors import UserError
-from insclr.retrieval.rerank import RERANKERS, Ranking, rank, ranking, rerank
+from insclr.options import SearchOptions
+from insclr.retrieval.rerank import RERANKERS, Ranking, rank, ranking
 from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph
 from insclr.retrieval.rerank.query_expansion import alpha_qe
@@ -46,7 +47,7 @@ def test_the_same_ids_come_back_in_an_order_of_falling_scores(name):
         rank(cloud(7), database, depth=8),
     ):
         queries = database if before.own is not None else cloud(7, seed=1)
-        after = rerank(name)(queries, database, before)
+        after = RERANKERS[name](queries, database, before)
         assert np.array_equal(np.sort(after.ids, axis=1), np.sort(before.ids, axis=1))
         assert np.isfinite(after.scores).all()
         assert (np.diff(after.scores, axis=1) <= 1e-6).all()
@@ -55,8 +56,8 @@ def test_the_same_ids_come_back_in_an_order_of_falling_scores(name):
 @pytest.mark.parametrize("name", RERANKERS)
 def test_queries_are_independent_of_one_another(name):
     database, queries = cloud(50), cloud(6, seed=1)
-    together = rerank(name)(queries, database, rank(queries, database))
-    alone = rerank(name)(queries[3:4], database, rank(queries[3:4], database))
+    together = RERANKERS[name](queries, database, rank(queries, database))
+    alone = RERANKERS[name](queries[3:4], database, rank(queries[3:4], database))
     assert together.ids[3].tolist() == alone.ids[0].tolist()
 
 
@@ -72,10 +73,10 @@ def test_a_query_in_the_database_ranks_as_if_it_were_not_there():
 
 
 def test_the_names_are_listed_when_one_is_unknown():
-    assert rerank("k-reciprocal") is rerank("kReciprocal") is RERANKERS["kreciprocal"]
+    assert SearchOptions(rerank="k-Reciprocal").reranker == "kreciprocal"
     for name in ("magic", "aqe", "dba", "egt"):
-        with pytest.raises(UserError, match="Choose one of: alphaqe, diffusion, kreciprocal"):
-            rerank(name)
+        with pytest.raises(UserError, match="Choose one of: alphaqe, diffusion, kreciprocal, geometric, dsm"):
+            SearchOptions(rerank=name)
 
 
 def test_blocks_do_not_change_the_result(monkeypatch):
@@ -225,7 +226,7 @@ def test_tiny_databases_and_repeated_images_are_no_trouble(count, distinct, seed
     rows = np.random.default_rng(seed).normal(size=(distinct, 3))
     database = unit(rows[np.arange(count) % distinct])
     for before in (leave_one_out(database), rank(database, database)):
-        after = rerank(name)(database, database, before)
+        after = RERANKERS[name](database, database, before)
         assert np.array_equal(np.sort(after.ids, axis=1), np.sort(before.ids, axis=1))
         assert np.isfinite(after.scores).all()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.vector_search import search_vectors
+from insclr.options import SearchOptions
 from insclr.retrieval.score import (
     DISPLAY_THRESHOLD,
     LIKELY,
@@ -21,7 +23,6 @@ from insclr.retrieval.score import (
     fit_score_curve,
     score_curve_of,
 )
-from insclr.retrieval.search import Search, search_set
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -198,7 +199,7 @@ def test_a_cluster_store_carries_the_score_and_the_bands(milvus_uri: str, tmp_pa
     store.upsert([IndexedImage(f"{i}.jpg", str(i), 1, 1) for i in range(len(vectors))], vectors)
     curve = calibrate_store(store)
     assert score_curve_of(store) == curve
-    own, *others = search_set(store, vectors[:1], Search(top=7), own={"0"})
+    own, *others = search_vectors(store, vectors[:1], SearchOptions(top=7), hashes=["0"])
     assert (own.is_query, own.path) == (True, "0.jpg")
     assert [labels[int(Path(one.path).stem)] for one in others] == [labels[0]] * 7
     assert others[0].band != "other"

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.vector_search import search_vectors
 from insclr.describe.cells import Cells
 from insclr.errors import UserError
+from insclr.options import SearchOptions
 from insclr.retrieval import search as search_module
 from insclr.retrieval.copies import group_copies
-from insclr.retrieval.local.ranking import QueryDetails
-from insclr.retrieval.search import Search, search_set
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -38,7 +38,7 @@ def paths(matches: list) -> list[str]:
 
 
 def test_matches_come_best_first_with_cosine_score_and_columns(store: Store) -> None:
-    first, second, third = search_set(store, X, Search(top=3))
+    first, second, third = search_vectors(store, X, SearchOptions(top=3))
     assert [one.path for one in (first, second, third)] == ["0.jpg", "1.jpg", "4.jpg"]
     assert first.similarity == pytest.approx(1.0, abs=1e-3)
     assert first.score == pytest.approx(1.0, abs=1e-3)
@@ -52,7 +52,7 @@ def test_matches_come_best_first_with_cosine_score_and_columns(store: Store) -> 
 
 
 def test_the_mean_of_a_query_set_prefers_what_is_like_both(store: Store) -> None:
-    both = search_set(store, np.concatenate([X, Y]), Search(top=6))
+    both = search_vectors(store, np.concatenate([X, Y]), SearchOptions(top=6))
     assert both[0].path == "4.jpg"
     assert both[0].similarity == pytest.approx(0.5**0.5, abs=1e-3)
     by_hand = {f"{i}.jpg": float((DATABASE[i] @ X[0] + DATABASE[i] @ Y[0]) / 2) for i in range(6)}
@@ -61,7 +61,7 @@ def test_the_mean_of_a_query_set_prefers_what_is_like_both(store: Store) -> None
 
 
 def test_the_max_of_a_query_set_prefers_what_is_like_one(store: Store) -> None:
-    either = search_set(store, np.concatenate([X, Y]), Search(top=4, aggregate="max"))
+    either = search_vectors(store, np.concatenate([X, Y]), SearchOptions(top=4, aggregate="max"))
     assert set(paths(either)[:2]) == {"0.jpg", "2.jpg"}
     assert set(paths(either)) == {"0.jpg", "2.jpg", "1.jpg", "3.jpg"}
     assert len(set(paths(either))) == 4
@@ -78,21 +78,21 @@ def test_asmk_with_a_filter_finds_what_is_farthest_by_whole_images(
     ids = far.ids()
     monkeypatch.setattr(search_module._asmk, "scores", lambda *_: (ids, np.arange(count, dtype=np.float32)))
     cells = Cells(np.zeros((1, 2), np.float32), np.zeros((1, 4), np.float32))
-    asked = Search(top=1, ranking="asmk", where="kind = all")
-    found = search_set(far, rows((1, 0)), asked, QueryDetails(cells=(cells,)))
+    asked = SearchOptions(top=1, ranking="asmk", where="kind = all")
+    found = search_vectors(far, rows((1, 0)), asked, cells=cells)
     assert paths(found) == [f"{count - 1}.jpg"]
 
 
 def test_min_score_and_where_limit_the_matches(store: Store) -> None:
-    assert paths(search_set(store, X, Search(min_score=0.9))) == ["0.jpg", "1.jpg"]
-    assert paths(search_set(store, X, Search(where="kind = odd", top=2))) == ["1.jpg", "3.jpg"]
-    assert search_set(store, X, Search(where="kind = none")) == []
+    assert paths(search_vectors(store, X, SearchOptions(min_score=0.9))) == ["0.jpg", "1.jpg"]
+    assert paths(search_vectors(store, X, SearchOptions(where="kind = odd", top=2))) == ["1.jpg", "3.jpg"]
+    assert search_vectors(store, X, SearchOptions(where="kind = none")) == []
 
 
 @pytest.mark.parametrize("name", ["alphaqe", "diffusion", "kreciprocal"])
 def test_every_reranker_gives_an_order_of_the_same_rows(store: Store, name: str) -> None:
-    plain = search_set(store, X, Search(top=6))
-    better = search_set(store, X, Search(top=6, rerank=name))
+    plain = search_vectors(store, X, SearchOptions(top=6))
+    better = search_vectors(store, X, SearchOptions(top=6, rerank=name))
     assert sorted(paths(better)) == sorted(paths(plain))
     cosine = {match.path: match.similarity for match in plain}
     assert all(match.similarity == pytest.approx(cosine[match.path], abs=1e-3) for match in better)
@@ -109,16 +109,16 @@ def test_every_reranker_gives_an_order_of_the_same_rows(store: Store, name: str)
 )
 def test_impossible_wishes_are_named(asked: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Search(**asked)
+        SearchOptions(**asked)
 
 
 def test_unknown_reranker_empty_and_opposite_queries(store: Store) -> None:
     with pytest.raises(UserError, match="re-ranker"):
-        search_set(store, X, Search(rerank="magic"))
+        search_vectors(store, X, SearchOptions(rerank="magic"))
     with pytest.raises(UserError, match="at least one query"):
-        search_set(store, X[:0], Search())
+        search_vectors(store, X[:0], SearchOptions())
     with pytest.raises(UserError, match="cancel each other"):
-        search_set(store, np.concatenate([X, -X]), Search())
+        search_vectors(store, np.concatenate([X, -X]), SearchOptions())
 
 
 def images(*hashes: str) -> list[IndexedImage]:
@@ -130,26 +130,26 @@ def test_copies_of_a_photo_are_one_match(tmp_path: Path) -> None:
     # 1 is 0 compressed anew, 2 is the same file as 3; 4 is a photo of its own.
     vectors = rows((1, 0, 0), (1, 0.02, 0), (0.9, 0.3, 0), (0.9, 0.3, 0), (0, 1, 0))
     store.upsert(images("a", "b", "c", "c", "d"), vectors)
-    matches = search_set(store, rows((1, 0.01, 0.05)), Search(top=2))
+    matches = search_vectors(store, rows((1, 0.01, 0.05)), SearchOptions(top=2))
     assert [{one.path, *one.copies} for one in matches] == [{"0.jpg", "1.jpg"}, {"2.jpg", "3.jpg"}]
-    assert len(search_set(store, X, Search(top=5))) == 3
+    assert len(search_vectors(store, X, SearchOptions(top=5))) == 3
 
 
 def test_the_query_itself_is_marked_and_comes_besides_the_others(store: Store) -> None:
-    marked = search_set(store, X, Search(top=2), own={"0"})
+    marked = search_vectors(store, X, SearchOptions(top=2), hashes=["0"])
     assert [(one.path, one.is_query) for one in marked] == [
         ("0.jpg", True),
         ("1.jpg", False),
         ("4.jpg", False),
     ]
-    assert not any(one.is_query for one in search_set(store, X, Search(top=2)))
+    assert not any(one.is_query for one in search_vectors(store, X, SearchOptions(top=2)))
 
 
 def test_an_empty_store_and_a_store_of_one_row_answer(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", StoreInfo("m", "f", 3, tmp_path))
-    assert search_set(store, X, Search()) == []
+    assert search_vectors(store, X, SearchOptions()) == []
     store.upsert(images("a"), X)
-    (only,) = search_set(store, X, Search(), own={"a"})
+    (only,) = search_vectors(store, X, SearchOptions(), hashes=["a"])
     assert (only.is_query, only.score) == (True, pytest.approx(1, abs=1e-3))
 
 

@@ -20,10 +20,11 @@ from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model
+from insclr.options import SearchOptions
 from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.index import index_images
 from insclr.retrieval.rerank import RERANKERS
-from insclr.retrieval.search import Search, search_files
+from insclr.retrieval.search import search_files
 from insclr.retrieval.store_describer import describer_of
 from insclr.store import StoreInfo, open_store
 from insclr.web.server import open_served
@@ -41,7 +42,7 @@ def store(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_a_photo_finds_its_thing(store: Path, small_collection: Path) -> None:
-    (found,) = search_files(store, small_collection / "thing3-1.png", Search(top=4))
+    (found,) = search_files(store, small_collection / "thing3-1.png", SearchOptions(top=4))
     assert found.matches[0].path == "thing3-1.png"
     assert found.matches[0].similarity == pytest.approx(1, abs=0.01)
     assert found.matches[0].columns == {"instance": "thing3"}
@@ -60,10 +61,10 @@ def test_a_box_finds_the_thing_inside(store: Path, small_collection: Path, tmp_p
     both.paste(Image.open(small_collection / "thing5-0.png"), (0, 0))
     both.paste(Image.open(small_collection / "thing7-0.png"), (100, 0))
     both.save(tmp_path / "both.png")
-    (found,) = search_files(store, tmp_path / "both.png", Search(top=1), box=(100, 0, 196, 96))
+    (found,) = search_files(store, tmp_path / "both.png", SearchOptions(top=1), box=(100, 0, 196, 96))
     assert found.matches[0].path == "thing7-0.png"
     with pytest.raises(UserError, match="no part of the image"):
-        list(search_files(store, tmp_path / "both.png", Search(), box=(300, 0, 400, 10)))
+        list(search_files(store, tmp_path / "both.png", SearchOptions(), box=(300, 0, 400, 10)))
 
 
 def test_a_folder_of_queries_gives_a_json_line_each(
@@ -72,7 +73,9 @@ def test_a_folder_of_queries_gives_a_json_line_each(
     for name in ("thing1-0.png", "thing2-0.png"):
         shutil.copy(small_collection / name, tmp_path)
     (tmp_path / "bad.png").write_bytes(b"nothing")
-    lines = [json.loads(json.dumps(one.to_json())) for one in search_files(store, tmp_path, Search(top=2))]
+    lines = [
+        json.loads(json.dumps(one.to_json())) for one in search_files(store, tmp_path, SearchOptions(top=2))
+    ]
     assert [line["query"] for line in lines] == ["bad.png", "thing1-0.png", "thing2-0.png"]
     assert "error" in lines[0]
     assert [line["matches"][0]["path"] for line in lines[1:]] == ["thing1-0.png", "thing2-0.png"]
@@ -104,15 +107,15 @@ def test_mistakes_are_reported(store: Path, small_collection: Path, tmp_path: Pa
     (tmp_path / "bad.png").write_bytes(b"nothing")
     photo = small_collection / "thing1-0.png"
     for arguments, message in (
-        ((store, tmp_path / "bad.png", Search()), "cannot be searched for"),
-        ((store, tmp_path / "nowhere.png", Search()), "does not exist"),
-        ((tmp_path / "no-store", photo, Search()), "no store at"),
-        ((store, photo, Search(where="colour = red")), "no column"),
+        ((store, tmp_path / "bad.png", SearchOptions()), "cannot be searched for"),
+        ((store, tmp_path / "nowhere.png", SearchOptions()), "does not exist"),
+        ((tmp_path / "no-store", photo, SearchOptions()), "no store at"),
+        ((store, photo, SearchOptions(where="colour = red")), "no column"),
     ):
         with pytest.raises(UserError, match=message):
             list(search_files(*arguments))
     with pytest.raises(UserError, match="re-ranker"):
-        Search(rerank="magic")
+        SearchOptions(rerank="magic")
 
 
 def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
@@ -125,10 +128,10 @@ def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
 
 def test_queries_are_described_on_the_device_that_is_named(store: Path, small_collection: Path) -> None:
     photo = small_collection / "thing3-1.png"
-    (found,) = search_files(store, photo, Search(top=1), device="cpu")
+    (found,) = search_files(store, photo, SearchOptions(top=1, device="cpu"))
     assert found.matches[0].path == "thing3-1.png"
     with pytest.raises(UserError, match="no device 'gpu'"):
-        list(search_files(store, photo, Search(top=1), device="gpu"))
+        list(search_files(store, photo, SearchOptions(top=1, device="gpu")))
     with pytest.raises(UserError, match="no device 'gpu'"):
         open_served([store], device="gpu")
 

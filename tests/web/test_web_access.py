@@ -16,7 +16,7 @@ from helpers.running_server import free_port, running
 from insclr.cli import main
 from insclr.errors import UserError
 from insclr.web.served import ServedStore
-from insclr.web.settings import ServeSettings, find_token
+from insclr.web.settings import ServeOptions, find_token
 
 TOKEN = "a-long-secret"
 
@@ -98,10 +98,10 @@ def test_metrics_count_requests_by_route_and_name_no_photo(collection: ServedSto
 
 def test_other_machines_are_served_with_a_token_only() -> None:
     with pytest.raises(UserError, match="--insecure"):
-        ServeSettings(host="0.0.0.0")
-    assert ServeSettings(host="0.0.0.0", token=TOKEN).hosts == ("*",)
-    assert ServeSettings(host="0.0.0.0", insecure=True).hosts == ("*",)
-    assert "photos.example" in ServeSettings(host="0.0.0.0", insecure=True, names=("photos.example",)).hosts
+        ServeOptions(host="0.0.0.0")
+    assert ServeOptions(host="0.0.0.0", token=TOKEN).hosts == ("*",)
+    assert ServeOptions(host="0.0.0.0", insecure=True).hosts == ("*",)
+    assert "photos.example" in ServeOptions(host="0.0.0.0", insecure=True, names=("photos.example",)).hosts
 
 
 def test_where_a_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_where_a_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert find_token(tmp_path / "token", make=False) == "from-the-file"
     made = {find_token(None, make=True) for _ in range(3)}
     assert len(made) == 3
-    assert all(len(token) >= 32 and ServeSettings(token=token) for token in made)
+    assert all(len(token) >= 32 and ServeOptions(token=token) for token in made)
     monkeypatch.delenv("INSCLR_TOKEN")
     assert find_token(None, make=False) == ""
     (tmp_path / "token").write_text("")
@@ -145,7 +145,7 @@ def test_the_cookie_is_for_this_page_alone(collection: ServedStore, base: str, s
 @pytest.mark.parametrize("path", ["photos", "/photos/", "/"])
 def test_a_root_path_has_one_form(path: str) -> None:
     with pytest.raises(UserError, match="root path"):
-        ServeSettings(root_path=path)
+        ServeOptions(root_path=path)
 
 
 def _nginx_example() -> str:

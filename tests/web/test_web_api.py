@@ -19,7 +19,7 @@ from insclr.errors import UserError
 from insclr.store import StoreUnavailable
 from insclr.web.served import ServedStore
 from insclr.web.server import open_served, serve
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 
 def picture_of(collection: ServedStore, path: str) -> bytes:
@@ -354,11 +354,11 @@ def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Pa
     with pytest.raises(UserError, match="one store or two"):
         open_served([])
     with pytest.raises(UserError, match="port"):
-        ServeSettings(port=99999)
+        ServeOptions(port=99999)
     with pytest.raises(UserError, match="8 characters"):
-        ServeSettings(token="short")
+        ServeOptions(token="short")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1:1"):
-        serve([collection], ServeSettings(host="192.0.2.1", port=1, insecure=True))
+        serve([collection], ServeOptions(host="192.0.2.1", port=1, insecure=True))
     other = type(collection.describer)()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
@@ -366,6 +366,6 @@ def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Pa
 
 
 def test_the_address_to_open() -> None:
-    assert ServeSettings().address == "http://127.0.0.1:8000/"
-    assert ServeSettings(host="::1", token="12345678").address == "http://[::1]:8000/"
-    assert np.all([ServeSettings(host=one).local for one in ("127.0.0.1", "localhost", "::1")])
+    assert ServeOptions().address == "http://127.0.0.1:8000/"
+    assert ServeOptions(host="::1", token="12345678").address == "http://[::1]:8000/"
+    assert np.all([ServeOptions(host=one).local for one in ("127.0.0.1", "localhost", "::1")])

@@ -10,12 +10,12 @@ from insclr.web.decode_pool import DecodePool
 from insclr.web.learning import Learning, ProofReport
 from insclr.web.load import Numbers, Room
 from insclr.web.served import Served, ServedStore
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 
 @pytest.fixture
 def served(collection: ServedStore) -> Served:
-    return Served((collection,), ServeSettings(), DecodePool(1), Room(1), Room(1), Room(1), Numbers())
+    return Served((collection,), ServeOptions(), DecodePool(1), Room(1), Room(1), Room(1), Numbers())
 
 
 @pytest.fixture

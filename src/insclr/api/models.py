@@ -1,14 +1,15 @@
-"""Models and what they make of images: load, check, embed, whiten, export."""
+"""Functions on models and images: load, check, embed, whiten, export."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from insclr.data.given import Images, Picture, as_list, in_memory
+from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.describe.describer import ModelDescriber
@@ -16,6 +17,7 @@ from insclr.describe.pipeline import descriptor_settings
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.model.stored import find_model_file, with_weights
+from insclr.options import DeviceOptions, LoadOptions, WhitenOptions, show_options
 from insclr.recipe import DescriptorRecipe
 
 if TYPE_CHECKING:
@@ -43,27 +45,8 @@ class Embedded:
         return len(self.paths)
 
 
-class Describing(TypedDict, total=False):
-    """How a model is loaded and describes images: the options of `load`."""
-
-    weights: str | Path
-    size: int
-    fit: str
-    scales: str | Sequence[float]
-    device: str
-    engine: str
-
-
-def load(
-    model: AnyModel,
-    *,
-    weights: str | Path = "",
-    size: int = 0,
-    fit: str = "",
-    scales: str | Sequence[float] = "",
-    device: str = "auto",
-    engine: str = "auto",
-) -> OpenedModel:
+@show_options
+def load(model: AnyModel, options: LoadOptions = LoadOptions(), **changes: Any) -> OpenedModel:
     """The model of this name, ready to describe images: a run folder, a model file, or pretrained:NAME.
 
     `weights` is a file for a pretrained network. `size`, `fit` ("longest" or "square") and `scales` change how it
@@ -73,29 +56,32 @@ def load(
     >>> model.recipe.descriptor.size
     160
     """
-    listed = scales if isinstance(scales, str) else ",".join(map(str, scales))
-    unchanged = not (size or fit or listed) and device == engine == "auto"
+    given = options.change(changes)
+    require_model(model, given)
+    scales = given.scales if isinstance(given.scales, str) else ",".join(map(str, given.scales))
+    unchanged = not (given.size or given.fit or scales) and given.device == given.engine == "auto"
     if isinstance(model, OpenedModel) and unchanged:
         return model
 
-    def settings(remembered: DescriptorRecipe) -> DescriptorRecipe:
-        return descriptor_settings(remembered, size, fit, listed)
+    def settings(own: DescriptorRecipe) -> DescriptorRecipe:
+        return descriptor_settings(own, given.size, given.fit, scales)
 
     if isinstance(model, str | Path):
-        return open_model(with_weights(model, weights), EngineOptions(engine, device), settings)
-    given = model.as_model() if isinstance(model, OpenedModel) else model
-    return open_in_memory(given, EngineOptions(engine, device), settings)
+        name = with_weights(model, given.weights)
+        return open_model(name, EngineOptions(given.engine, given.device), settings)
+    torch_model = model.as_model() if isinstance(model, OpenedModel) else model
+    return open_in_memory(torch_model, EngineOptions(given.engine, given.device), settings)
 
 
-def require(model: AnyModel, device: str = "auto", engine: str = "auto", **_: object) -> None:
-    """Refuse names that nothing has, before what bears them is loaded."""
-    require_engine(engine, device)
+def require_model(model: AnyModel, options: DeviceOptions) -> None:
+    """Refuse a model, an engine or a device that does not exist, before anything heavy is loaded."""
+    require_engine(getattr(options, "engine", "auto"), options.device)
     if isinstance(model, str | Path):
-        find_model_file(model)
+        find_model_file(with_weights(model, getattr(options, "weights", "")))
 
 
 def check(images: Images, *, workers: int = -1) -> "CheckReport":
-    """Look at every image: how many can be read, their formats and sizes, exact duplicates, what is not read and why.
+    """Read every image: how many can be read, their formats and sizes, exact duplicates, what is not read and why.
 
     >>> report = insclr.check("PHOTOS")
     >>> report.usable, report.unreadable
@@ -113,7 +99,7 @@ def embed(
     device: str = "auto",
     engine: str = "auto",
 ) -> Embedded:
-    """Describe images by unit vectors: their inner product says how likely two show the same thing.
+    """Describe images by unit vectors: their inner product is high where two show the same instance.
 
     Takes a folder, a list file, one path, several paths, or images in memory (PIL or uint8 arrays). What cannot be
     read has no row: it is listed in `unreadable` with the reason.
@@ -122,29 +108,27 @@ def embed(
     >>> found.vectors.shape, len(found.paths), found.unreadable
     ((24, 512), 24, ())
     """
-    require(model, device, engine)
+    options = LoadOptions(device=device, engine=engine)
+    require_model(model, options)
     pictures = in_memory(images)
-    listed = as_list(images) if pictures is None else None  # type: ignore[arg-type]
-    loaded = load(model, device=device, engine=engine)
+    listed = ImageList(Path(), ()) if pictures is not None else as_list(images)  # type: ignore[arg-type]
+    loaded = load(model, options)
     describer, skipped = ModelDescriber(loaded.source, loaded), Skipped()
     if pictures is not None:
         return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
-    assert listed is not None
     vectors = describer.files(listed, skipped).descriptors
     readable = [i for i, path in enumerate(listed.paths) if path not in skipped]
     paths = tuple(listed.paths[i] for i in readable)
     return Embedded(paths, vectors[readable], tuple(skipped), listed.not_read)
 
 
+@show_options
 def whiten(
     model: AnyModel,
     images: Images,
     out: str | Path,
-    *,
-    dim: int = 0,
-    power: float = 0.5,
-    labels: str | Path | None = None,
-    device: str = "auto",
+    options: WhitenOptions = WhitenOptions(),
+    **changes: Any,
 ) -> "Model":
     """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
 
@@ -153,22 +137,27 @@ def whiten(
     >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
     16
     """
-    require(model, device)
+    given = options.change(changes)
+    require_model(model, given)
     listed = as_list(images)
 
     from insclr.jobs.whiten import whiten_model
     from insclr.model.device import place
     from insclr.model.model_file import load_model
 
-    loaded = _in_torch(model)
-    place(loaded.network, device)
-    truth = None if labels is None else Path(labels)
-    whiten_model(loaded, listed, Path(out), dim=dim, power=power, labels=truth)
+    loaded = _in_torch(model, given.weights)
+    place(loaded.network, given.device)
+    whiten_model(loaded, listed, Path(out), dim=given.dim, power=given.power, labels=given.labels)
     return load_model(out)
 
 
 def export(
-    model: AnyModel, out: str | Path, *, precision: "Precision" = "fp32", photos: Images | None = None
+    model: AnyModel,
+    out: str | Path,
+    *,
+    precision: "Precision" = "fp32",
+    photos: Images | None = None,
+    weights: str = "",
 ) -> "OnnxFile":
     """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out.
 
@@ -177,18 +166,18 @@ def export(
     >>> insclr.export("RUN", "model.onnx", photos="PHOTOS").least_cosine > 0.99999
     True
     """
-    require(model)
+    require_model(model, WhitenOptions(weights=weights))
     listed = None if photos is None else as_list(photos)
 
     from insclr.engine.onnx_file import write_onnx
 
-    return write_onnx(_in_torch(model), Path(out), precision=precision, photos=listed)
+    return write_onnx(_in_torch(model, weights), Path(out), precision=precision, photos=listed)
 
 
-def _in_torch(model: AnyModel) -> "Model":
+def _in_torch(model: AnyModel, weights: str) -> "Model":
     """A model with torch's network."""
     from insclr.model.model_file import resolve_model
 
     if isinstance(model, str | Path):
-        return resolve_model(model)
+        return resolve_model(with_weights(model, weights))
     return model.as_model() if isinstance(model, OpenedModel) else model

@@ -1,21 +1,25 @@
-"""Stores: index, search, duplicates, cluster, what people said of them, and scores by that."""
+"""Functions on stores: index, search, duplicates, cluster, names, answers, calibrate."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from insclr.api.models import AnyModel, load, require
+from insclr.api.models import AnyModel, load, require_model
 from insclr.data.decode import Box
-from insclr.data.given import Images, Photo, QueryPhoto, as_list, is_several
+from insclr.data.given import Images, Photo, as_list, is_several
 from insclr.data.table import read_table, text_of_cell
 from insclr.describe.describer import ModelDescriber
 from insclr.errors import UserError
+from insclr.model.stored import with_weights
+from insclr.options import IndexOptions, SearchOptions, show_options
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
 from insclr.retrieval.local.extractor import open_extractor
-from insclr.retrieval.search import Match, Search, search_photos
-from insclr.retrieval.store_describer import describer_of
-from insclr.shards import Shard, shard_of
+from insclr.retrieval.query import image_query
+from insclr.retrieval.search import Match, open_for_search
+from insclr.retrieval.search import search as search_store
+from insclr.shards import shard_of
 from insclr.store import open_store
 
 if TYPE_CHECKING:
@@ -23,92 +27,61 @@ if TYPE_CHECKING:
     from insclr.store import Store
 
 
+@show_options
 def index(
     model: AnyModel,
     images: Images,
     store: str | Path,
-    *,
-    prune: bool = False,
-    verify: bool = False,
-    regions: bool = False,
-    local: bool = False,
-    local_features: str = "",
-    local_matcher: str = "",
-    asmk: bool = False,
-    size: int = 0,
-    device: str = "auto",
-    engine: str = "auto",
-    shard: str | Shard = "",
+    options: IndexOptions = IndexOptions(),
+    **changes: Any,
 ) -> IndexReport:
-    """Make images searchable in a store (a folder, or a Milvus address): adds what is new, follows what changed.
+    """Make images searchable in a store (a folder, or a Milvus address): adds new ones, updates changed ones.
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
     `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
     are described. `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, in place of
     SIFT. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the store,
-    and the reports of the others say in `waits_for` who will, or has.
+    and `waits_for` in the reports of the others names the one that will, or has.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
     (24, [])
     """
-    own = shard if isinstance(shard, Shard) else shard_of(shard) if shard else Shard()
-    require(model, device, engine)
-    extractor = open_extractor(local_features, local_matcher)  # refuses a wrong file before a model is loaded
+    given = options.change(changes)
+    shard = shard_of(given.shard)
+    require_model(model, given)
+    extractor = open_extractor(given.local_features, given.local_matcher)  # refuses a wrong file first
     listed = as_list(images)
-    loaded = load(model, device=device, engine=engine)
-    name = str(model) if isinstance(model, str | Path) else loaded.source
-    describer = ModelDescriber(name, loaded, size=size)
-    return index_shard(
-        describer,
-        listed,
-        store,
-        own,
-        prune=prune,
-        verify=verify,
-        regions=regions,
-        local=local,
-        extractor=extractor,
-        asmk=asmk,
-    )
+    loaded = load(model, weights=given.weights, device=given.device, engine=given.engine)
+    name = with_weights(model, given.weights) if isinstance(model, str | Path) else loaded.source
+    describer = ModelDescriber(name, loaded, size=given.size)
+    return index_shard(describer, listed, store, shard, given, extractor=extractor)
 
 
+@show_options
 def search(
     store: str | Path,
     query: Photo | Sequence[Photo],
+    options: SearchOptions = SearchOptions(),
     *,
     box: Box | None = None,
-    top: int = 20,
-    min_score: float = 0.0,
-    where: str = "",
-    rerank: str = "",
-    ranking: str = "global",
-    model: str = "",
-    device: str = "auto",
-    engine: str = "auto",
+    **changes: Any,
 ) -> list[Match]:
-    """The images of a store that show the thing in a photo, best first; several photos are one thing seen many times.
+    """The images of a store that show the instance in an image, best first; several are images of one instance.
 
-    `box` is the part of the photo that is meant: left, top, right, bottom in pixels. `where` filters by columns,
+    `box` is the part of the image that is meant: left, top, right, bottom in pixels. `where` filters by columns,
     such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
-    they were indexed. `model` names the store's model where it has moved. The photo itself, where the store has it,
+    they were indexed. `model` names the store's model where it has moved. The query itself, where the store has it,
     is marked (`is_query`) and comes besides the `top` others.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
     >>> matches[0].path, matches[0].likely
     ('thing3-1.png', True)
     """
-    asked = Search(top=top, min_score=min_score, where=where, rerank=rerank, ranking=ranking)
+    given = options.change(changes)
     queries: list[Any] = list(query) if is_several(query) else [query]
-    opened = open_store(store)
-    try:
-        describer = describer_of(
-            opened.info, model, workers=0, device=device, engine=engine, expected=len(queries)
-        )
-        photos = [QueryPhoto(one) for one in queries]
-        return search_photos(opened, describer, photos, asked, box)
-    finally:
-        opened.close()
+    with open_for_search(store, given, len(queries)) as (opened, describer):
+        return search_store(opened, describer, [image_query(one, box) for one in queries], given)
 
 
 def duplicates(store: str | Path) -> list[list[str]]:
@@ -119,11 +92,8 @@ def duplicates(store: str | Path) -> list[list[str]]:
     """
     from insclr.retrieval.duplicates import duplicates as find_duplicates
 
-    opened = open_store(store)
-    try:
+    with closing(open_store(store)) as opened:
         return [[row.image.path for row in group] for group in find_duplicates(opened)]
-    finally:
-        opened.close()
 
 
 def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int = 2) -> list[list[str]]:
@@ -138,14 +108,11 @@ def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int =
     from insclr.feedback.cluster import cluster as find_clusters
     from insclr.report.cluster_sheets import write_clusters
 
-    opened = open_store(store)
-    try:
+    with closing(open_store(store)) as opened:
         groups = find_clusters(opened, min_size)
         if out is not None:
             write_clusters(groups, opened, Path(out))
         return [[row.image.path for row in group.rows] for group in groups]
-    finally:
-        opened.close()
 
 
 def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
@@ -158,13 +125,10 @@ def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
     """
     from insclr.feedback.names import import_names, named_rows
 
-    opened = open_store(store)
-    try:
+    with closing(open_store(store)) as opened:
         if source:
             import_names(opened, str(source))
         return {row.image.path: name for name, row, _ in named_rows(opened)}
-    finally:
-        opened.close()
 
 
 def answers(
@@ -182,8 +146,7 @@ def answers(
     from insclr.feedback.feedback import read_feedback
     from insclr.feedback.links import Links
 
-    opened = open_store(store)
-    try:
+    with closing(open_store(store)) as opened:
         rows = opened.rows_by_path()
         missing = [path for path in (query, *same, *different) if path and path not in rows]
         if missing:
@@ -195,8 +158,6 @@ def answers(
         return [
             f"{one.link.source} does not fit {', '.join(each.source for each in one.chain)}" for one in found
         ]
-    finally:
-        opened.close()
 
 
 def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None = None) -> "ScoreCurve":
@@ -212,16 +173,12 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
 
     if column and answers:
         raise UserError("Scores are calibrated by a column or by answers, not by both: leave one out.")
-    opened = open_store(store)
-    try:
-        with opened.writing():
-            if column and column not in opened.columns():
-                known = ", ".join(opened.columns()) or "none"
-                raise UserError(f"{store} has no column {column!r}; it has: {known}.")
-            pairs = answers_from_column(opened, column) if column else _read_pairs(opened, answers)
-            return calibrate_from_answers(opened, pairs)
-    finally:
-        opened.close()
+    with closing(open_store(store)) as opened, opened.writing():
+        if column and column not in opened.columns():
+            known = ", ".join(opened.columns()) or "none"
+            raise UserError(f"{store} has no column {column!r}; it has: {known}.")
+        pairs = answers_from_column(opened, column) if column else _read_pairs(opened, answers)
+        return calibrate_from_answers(opened, pairs)
 
 
 def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":

@@ -1,4 +1,4 @@
-"""The command line: one function a command, which parses, calls and prints. Nothing heavy is imported here."""
+"""The command line: one function for each command, which parses, calls and prints. Imports nothing heavy."""
 
 import atexit
 import errno
@@ -9,11 +9,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from insclr import progress
 from insclr.errors import WHERE_IT_RUNS, UserError
 
 
@@ -44,8 +46,8 @@ _OTHER_DISK = (
     *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
 )
-_GO_ON = "Files written so far are intact. Run the same command to continue."
-_kept: Callable[[], str] | None = None
+_CONTINUE = "Files written so far are intact. Run the same command to continue."
+_describe_kept: Callable[[], str] = str  # what to print when stopped; a command sets it
 
 
 class _Stopped(BaseException):
@@ -56,13 +58,30 @@ class _Stopped(BaseException):
         self.number = number
 
 
+class LogFormat(StrEnum):
+    """What messages and progress look like."""
+
+    text = "text"
+    json = "json"
+
+
 class _OneLine(logging.Formatter):
-    """Messages without line ends and terminal codes: the names of files in them are the texts of others."""
+    """Messages without line ends and terminal codes: names of files in them come from others."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         from insclr.data.table import one_line
 
         return one_line(super().formatMessage(record))
+
+
+class _JsonLine(logging.Formatter):
+    """A JSON object for each message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
+        return progress.json_line(record.levelname.lower(), message, logger=record.name)
 
 
 def _show_version(wanted: bool) -> None:
@@ -75,45 +94,57 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print debug messages to stderr.")] = False,
+    log: Annotated[
+        LogFormat, typer.Option(help="text, or json: messages and progress as JSON lines on stderr.")
+    ] = LogFormat.text,
 ) -> None:
-    """Teach a network the particular things in your photos, without labels, and search them."""
+    """Train a network on the particular things in your photos, without labels, and search them."""
+    if verbose:
+        for name in ("insclr", "insclr.engine"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+    if log is LogFormat.json:
+        progress.as_json = True
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(_JsonLine())
 
 
-def say_when_stopped(kept: Callable[[], str]) -> None:
-    """Have `kept()` say, after Ctrl-C or SIGTERM, what the command at hand leaves and how to go on."""
-    global _kept
-    _kept = kept
+def tell_when_stopped(describe_kept: Callable[[], str]) -> None:
+    """Set the sentence printed after Ctrl-C or SIGTERM: what the command keeps, and how to continue."""
+    global _describe_kept
+    _describe_kept = describe_kept
 
 
 def main() -> None:
     """Run a command; a user's mistake is one clear message and exit status 2, never a traceback."""
-    # Before pydantic looks through every installed package for plugins to it.
+    # Before pydantic searches every installed package for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # numpy's threads spin for 2^28 ticks, a tenth of a second of every other core, when they start and after each
     # product. 2^20 ticks are enough to stay awake from one product to the next.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
-    # Python looks through all objects for garbage once more at its end, when they are all about to go.
+    # Else Python collects garbage among all objects once more at its end.
     atexit.register(gc.freeze)
-    from insclr.cli import calibrate, evaluation, names, photos, search, sharing, training  # noqa: F401  (they register their commands)
+    from insclr.cli import evaluation, name_commands, photos, sharing, stores, training  # noqa: F401  (they register their commands)
 
     shown = logging.StreamHandler()
     shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[shown])
-    logging.getLogger("insclr.engine").setLevel(logging.INFO)  # it says in one line which engine describes
-    say_when_stopped(lambda: _GO_ON)
+    logging.getLogger("insclr.engine").setLevel(logging.INFO)  # one line names the engine
+    tell_when_stopped(lambda: _CONTINUE)
+    progress.as_json = False
     try:
         if not hasattr(os, "fork"):
             raise UserError(WHERE_IT_RUNS)
-        with _stopped_in_order():
+        with _raise_on_signals():
             _require_text(sys.argv)
             app()
     except UserError as error:
         _end(str(error), 2)
     except _Stopped as stopped:
-        _end(f"stopped. {_kept() if _kept else _GO_ON}", 128 + stopped.number)
+        _end(f"stopped. {_describe_kept()}", 128 + stopped.number)
     except OSError as error:
         sentence = _disk_sentence(error)
         if sentence is None:
@@ -131,10 +162,10 @@ def _require_text(arguments: list[str]) -> None:
 
 
 def _disk_sentence(error: OSError) -> str | None:
-    """What to tell of the user's own disk; None for other errors."""
+    """The message for an error of the user's disk; None for other errors."""
     where = str(error.filename or "while writing")
     if error.errno in _FULL:
-        return f"no space left on the disk ({where}). Free some space. {_GO_ON}"
+        return f"no space left on the disk ({where}). Free some space. {_CONTINUE}"
     if error.errno in _REFUSED:
         return f"{where}: {error.strerror}. Choose a place that you may read and write."
     if error.errno in _OTHER_DISK and error.filename:
@@ -145,7 +176,9 @@ def _disk_sentence(error: OSError) -> str | None:
 def _end(message: str, status: int) -> None:
     from insclr.data.table import one_line
 
-    print("\n".join(map(one_line, f"insclr: {message}".split("\n"))), file=sys.stderr)
+    message = "\n".join(map(one_line, message.split("\n")))
+    line = progress.json_line("error", message) if progress.as_json else f"insclr: {message}"
+    print(line, file=sys.stderr)
     sys.exit(status)
 
 
@@ -154,7 +187,7 @@ def _stop(number: int, _: object) -> None:
 
 
 @contextmanager
-def _stopped_in_order() -> Iterator[None]:
+def _raise_on_signals() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end this process by an exception."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -164,8 +197,8 @@ def _stopped_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave_it_to_the_parent() -> None:
-    """Forked workers are ended by their parent, in order and without a traceback of their own.
+def _ignore_signals() -> None:
+    """Forked workers are ended by their parent, in order and without a traceback.
 
     A terminal sends Ctrl-C to them too, a service manager SIGTERM.
     """
@@ -174,5 +207,5 @@ def _leave_it_to_the_parent() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-if hasattr(os, "register_at_fork"):  # else there is no fork, and `main` says so
-    os.register_at_fork(after_in_child=_leave_it_to_the_parent)
+if hasattr(os, "register_at_fork"):  # else `main` refuses to run
+    os.register_at_fork(after_in_child=_ignore_signals)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from insclr.cli import app, say_when_stopped
-from insclr.cli.evaluation import Device, EngineOption, ModelName, Weights, require, with_weights
-from insclr.cli.photos import Images, listed
+from insclr.cli import app, tell_when_stopped
+from insclr.cli.flags import Images, ModelName, command, list_given
+from insclr.options import TrainOptions, WeightsOptions, WhitenOptions
 
-_SHOWN = 5  # of the photos that were left out
+_SHOWN = 5  # of the images that were left out
 
 
 class Precision(StrEnum):
@@ -53,77 +53,39 @@ def recipes(
 ImagesOrResumed = Annotated[
     Path | None,
     typer.Argument(
-        help="Folder of photos, .txt list, or .csv/.parquet with a path column; not needed with --resume."
+        help="Folder of images, .txt list, or .csv/.parquet with a path column; not needed with --resume."
     ),
 ]
 RecipeOrResumed = Annotated[
     str, typer.Option(help="A recipe's name or a TOML file; empty = default, or that of the resumed run.")
 ]
-LogLabels = Annotated[
-    Path | None,
-    typer.Option(help="CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."),
-]
 
 
-@app.command()
+@command
 def train(
     out: Annotated[Path, typer.Option(help="The run folder.")],
+    options: TrainOptions,
     images: ImagesOrResumed = None,
     recipe: RecipeOrResumed = "",
-    minutes: Annotated[
-        float | None, typer.Option(help="Time for the rounds that train more than the last layer.")
-    ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, e.g. network.dim=256.")
-    ] = None,
-    weights: Annotated[str, typer.Option(help="File with the backbone's weights.")] = "",
-    labels: LogLabels = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run; it remembers its options.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    engine: EngineOption = "auto",
-    cache: Annotated[
-        Path | None, typer.Option(help="Keep features here, for other runs on these images.")
-    ] = None,
-    answers: Annotated[
-        str | None, typer.Option(help="A store whose names and answers are learned from.", metavar="STORE")
-    ] = None,
 ) -> None:
-    """Teach a network the particular things in your photos. No labels needed."""
+    """Train a network on the particular things in your images. No labels needed."""
     from insclr.data.images import require_listed
     from insclr.engine.choose import require_engine
     from insclr.progress import working
     from insclr.recipe import load_recipe
 
-    say_when_stopped(lambda: _kept_of(out))
-
-    changes = list(change or [])
-    if weights:
-        changes.append(f"network.weights={weights!r}")
-    # What can be wrong with the request is told before anything heavy is loaded.
-    require_engine(engine, device)
+    tell_when_stopped(lambda: _kept_of(out))
+    # Mistakes in the request are reported before anything heavy is loaded.
+    require_engine(options.engine, options.device)
     if images is not None:
         require_listed(images)
-    if recipe or not resume:
-        load_recipe(recipe or "default", tuple(changes))
+    if recipe or not options.resume:
+        load_recipe(recipe or "default", options.recipe_changes)
     with working("starting"):
         from insclr.jobs.train import train as train_model
 
-    train_model(
-        images,
-        out,
-        recipe or None,
-        minutes=minutes,
-        changes=tuple(changes),
-        labels=labels,
-        resume=resume,
-        device=device,
-        cache=cache,
-        answers=answers,
-        engine=engine,
-    )
-    if os.environ.get("RANK", "0") == "0":  # under torchrun one says it for all
+    train_model(images, out, recipe or None, options)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun one rank prints for all
         typer.echo("\n".join(_end_of_run(out)))
 
 
@@ -133,13 +95,11 @@ def _kept_of(out: Path) -> str:
 
     if kept_recipe(out) is None:
         return "Nothing was written yet."
-    return (
-        f"{out} keeps {RunReader(out).progress()}. Go on: insclr train --resume --out {shlex.quote(str(out))}"
-    )
+    return f"{out} keeps {RunReader(out).progress()}. Continue: insclr train --resume --out {shlex.quote(str(out))}"
 
 
 def _end_of_run(out: Path) -> list[str]:
-    """Where the results are, what was left out and why, and the next command."""
+    """Where the results are, which images were left out and why, and the next command."""
     from insclr.data.formats import not_read_lines
     from insclr.data.table import one_line
     from insclr.run_folder import RunReader
@@ -148,57 +108,42 @@ def _end_of_run(out: Path) -> list[str]:
     lines = [f"model   {out / 'model.safetensors'}", f"report  {run.report_file}"]
     left_out = list(run.skipped().items())
     if left_out:
-        lines.append(f"left out: {len(left_out)} of {len(run.images())} photos (all in {run.skipped_file})")
+        lines.append(f"left out: {len(left_out)} of {len(run.images())} images (all in {run.skipped_file})")
         lines += [one_line(f"  {path}: {reason}") for path, reason in left_out[:_SHOWN]]
     lines += not_read_lines(run.images().not_read)
     source = shlex.quote(str(run.option("images") or run.images().root))
     return [*lines, f"next    insclr index {shlex.quote(str(out))} {source} --store STORE"]
 
 
-@app.command()
+@command
 def whiten(
     model: ModelName,
     images: Images,
     out: Annotated[Path, typer.Option(help="The new model file (.safetensors).")],
-    dim: Annotated[int, typer.Option(help="Length of the new descriptor; 0 = as long as it can be.")] = 0,
-    power: Annotated[float, typer.Option(help="0 = centred rotation, 0.5 = full whitening.")] = 0.5,
-    labels: Annotated[
-        Path | None, typer.Option(help="CSV (path, instance): supervised whitening Lw.")
-    ] = None,
-    weights: Weights = "",
-    device: Device = "auto",
+    options: WhitenOptions,
 ) -> None:
-    """Learn a whitening on the photos and fold it into the model's last layer."""
-    model = with_weights(model, weights)
-    require(model, device)
-    found_images = listed(images)
-    from insclr.jobs.whiten import whiten_model
-    from insclr.model.device import place
-    from insclr.model.model_file import resolve_model
+    """Learn a whitening on the images and fold it into the model's last layer."""
+    from insclr.api import whiten as whiten_model
 
-    found = resolve_model(model)
-    place(found.network, device)
-    whiten_model(found, found_images, out, dim=dim, power=power, labels=labels)
+    whiten_model(model, list_given(images), out, options)
     typer.echo(f"model   {out}")
 
 
-@app.command()
+@command
 def export(
     model: ModelName,
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    options: WeightsOptions,
     precision: Annotated[Precision, typer.Option(help="Of the weights and the arithmetic.")] = Precision.fp32,
     photos: Annotated[
-        Path | None, typer.Option(help="Photos to verify it on; int8 learns its ranges from them.")
+        Path | None, typer.Option(help="Images to verify it on; int8 learns its ranges from them.")
     ] = None,
-    weights: Weights = "",
 ) -> None:
     """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out."""
-    model = with_weights(model, weights)
-    require(model, "auto")
-    found_photos = listed(photos) if photos else None
     from insclr.api import export as export_model
 
-    typer.echo(export_model(model, onnx, precision=precision.value, photos=found_photos))
+    listed = list_given(photos) if photos else None
+    typer.echo(export_model(model, onnx, precision=precision.value, photos=listed, weights=options.weights))
 
 
 @app.command()

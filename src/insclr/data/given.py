@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from insclr.data.decode import BadImage, decode, read_image_bytes
 from insclr.data.formats import is_text, on_disk
 from insclr.data.images import ImageList, list_images
 from insclr.errors import UserError
-from insclr.files import content_hash
 
 Picture: TypeAlias = Image.Image | NDArray[np.uint8]  # in memory; an array is (height, width[, 3])
 Photo: TypeAlias = str | Path | Picture
@@ -47,14 +45,14 @@ def is_single(path: Path) -> bool:
 def in_memory(images: object) -> list[Image.Image] | None:
     """The images themselves where they are given instead of paths, as RGB."""
     if isinstance(images, Image.Image | np.ndarray):
-        return [_as_rgb(images)]
+        return [as_rgb(images)]
     if not is_several(images):
         return None
     given = list(images)
     inside = [isinstance(one, Image.Image | np.ndarray) for one in given]
     if any(inside) and not all(inside):
         raise UserError("Give either paths or images, not both in one call.")
-    return [_as_rgb(one) for one in given] if given and all(inside) else None
+    return [as_rgb(one) for one in given] if given and all(inside) else None
 
 
 def is_several(given: object) -> TypeGuard[Sequence[Any]]:
@@ -62,7 +60,8 @@ def is_several(given: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 
-def _as_rgb(picture: Picture) -> Image.Image:
+def as_rgb(picture: Picture) -> Image.Image:
+    """An image in memory as RGB."""
     if isinstance(picture, np.ndarray):
         refused = UserError(
             f"An array of {picture.dtype} {picture.shape} is no image: give uint8 (height, width, 3)."
@@ -74,40 +73,3 @@ def _as_rgb(picture: Picture) -> Image.Image:
         except (TypeError, ValueError):  # Pillow knows how many channels there may be
             raise refused from None
     return picture.convert("RGB")
-
-
-class UnreadableQuery(UserError):
-    """A photo to search for that gives no image, and the reason."""
-
-    def __init__(self, photo: object, reason: str) -> None:
-        super().__init__(f"{photo} cannot be searched for: {reason}")
-        self.reason = reason
-
-
-class QueryPhoto:
-    """A photo to search for. Its file is read once: what is decoded, at any size, is what `hash` is of."""
-
-    def __init__(self, photo: Photo) -> None:
-        """UnreadableQuery where there is no such file."""
-        self._photo = photo
-        self._content: bytes | None = None  # of a file
-        if not isinstance(photo, Image.Image | np.ndarray):
-            try:
-                self._content = read_image_bytes(Path(photo))
-            except BadImage as bad:
-                raise UnreadableQuery(photo, bad.reason) from bad
-
-    @property
-    def hash(self) -> str:
-        """By which its content is known in a store; empty for an image in memory."""
-        return "" if self._content is None else content_hash(self._content)
-
-    def picture(self, longest: int | None) -> Image.Image:
-        """The image, decoded as `decode` does with `longest`; UnreadableQuery where that is impossible."""
-        if isinstance(self._photo, Image.Image | np.ndarray):
-            return _as_rgb(self._photo)
-        assert self._content is not None
-        try:
-            return decode(self._content, longest)
-        except BadImage as bad:
-            raise UnreadableQuery(self._photo, bad.reason) from bad

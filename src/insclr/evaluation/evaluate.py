@@ -1,7 +1,8 @@
 """From descriptors to results: leave-one-out over a labels file, or a public protocol."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
 from insclr.evaluation.distractors import Distractors, rank_among
-from insclr.evaluation.metrics import Ranks, mean_precision, ranks_in_scores
+from insclr.evaluation.metrics import Ranks, iou, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
@@ -24,11 +25,64 @@ from insclr.retrieval.rerank import Reranker, rank
 
 RANKED_VALUES = 2**24  # ranked results held at once: a few hundred MiB
 LISTED = 20  # missing images named in an error
-RERANK_DEPTH = 1000  # results given to a re-ranker where the benchmark itself looks at fewer
+RERANK_DEPTH = 1000  # results given to a re-ranker where the benchmark itself counts fewer
 
 Describe = Callable[
     [ImageList, Sequence[Box | None] | None], Tensor | Descriptors
 ]  # unit rows, zero: unreadable
+
+
+class RankedQuery(NamedTuple):
+    """What a ranking finds for one query."""
+
+    ranks: Ranks  # of its positives
+    first: Ids  # the rows of the labels found first, at most SHOWN
+    boxes: Sequence[Box | None] = ()  # where the instance is in each of them, as fractions
+
+
+class LeaveOneOut:
+    """The queries of a labels file, each of which ranks the index images but itself."""
+
+    def __init__(self, labels: Labels) -> None:
+        """UserError when no query has anything to find."""
+        self.labels = labels
+        self.instances = labels.instance_ids()  # (rows of the labels,)
+        self.index = labels.role_ids("index")
+        self.place = np.full(len(labels), -1)  # of each row of the labels in the index
+        self.place[self.index] = np.arange(len(self.index))
+        queries = labels.role_ids("query")
+        in_index = np.bincount(self.instances[self.index], minlength=self.instances.max() + 1)
+        positives = in_index[self.instances[queries]] - (self.place[queries] >= 0)  # its own row is none
+        self.queries = queries[positives > 0]
+        if len(self.queries) == 0:
+            raise UserError(
+                "no query has a positive: every instance has one image only. Nothing can be measured."
+            )
+
+    def measure(
+        self, ranked: Iterable[RankedQuery], true_boxes: Mapping[int, Box] | None = None
+    ) -> LabelResult:
+        """The result of a ranking of every query, in their order.
+
+        `true_boxes` are those of index rows, as fractions: the result has the mean IoU of the boxes found in right
+        ones among the first results.
+        """
+        ap, first = np.empty(len(self.queries)), np.empty(len(self.queries), dtype=np.int64)
+        top, ious = np.full((len(self.queries), SHOWN), -1, dtype=np.int64), list[float]()
+        with progress_bar("ranking", len(self.queries)) as bar:
+            for i, one in enumerate(ranked):
+                ap[i], first[i] = mean_precision(one.ranks, len(one.ranks)), one.ranks[0]
+                top[i, : len(one.first)] = one.first
+                right = self.instances[one.first] == self.instances[self.queries[i]]
+                ious += [
+                    iou(box, true_boxes[row])
+                    for box, row, good in zip(one.boxes, one.first.tolist(), right, strict=False)
+                    if good and box is not None and true_boxes and row in true_boxes
+                ]
+                bar.advance()
+        mean = float(np.mean(ious)) if ious else None
+        images = len(self.index)
+        return LabelResult(self.labels, self.queries, ap, first, top, images, box_iou=mean, boxes=len(ious))
 
 
 def evaluate_labels(
@@ -45,42 +99,67 @@ def evaluate_labels(
     unreadable, refused unless `allow_missing`. Queries without a positive are left out. With `calibration` the score
     is measured too.
     """
-    rows, kept = readable_rows(descriptors, labels, allow_missing=allow_missing)
-    labels = labels.subset(kept) if len(kept) < len(labels) else labels
-    index = labels.role_ids("index")
-    queries = queries_with_positives(labels, index)
-    task = _Task(rows, rows[index], labels.instance_ids(), queries, index)
-    ap = np.empty(len(queries))
-    first = np.empty(len(queries), dtype=np.int64)
-    top = np.full((len(queries), SHOWN), -1, dtype=np.int64)
-    ranks = _by_score(task, top) if reranker is None else _by_reranking(task, top, reranker)
-    with progress_bar("ranking", len(queries)) as bar:
-        for query, of_query in enumerate(ranks):
-            ap[query], first[query] = mean_precision(of_query, len(of_query)), of_query[0]
-            bar.advance()
-    score, answered = measure_calibration(rows, labels) if calibration else (None, None)
-    return LabelResult(labels, queries, ap, first, top, len(index), score, answered)
+    rows, labels = readable_rows(descriptors, labels, allow_missing=allow_missing)
+    task = LeaveOneOut(labels)
+    result = task.measure(_rank(task, rows) if reranker is None else _rerank(task, rows, reranker))
+    if not calibration:
+        return result
+    measured, answered = measure_calibration(rows, labels)
+    return replace(result, calibration=measured, answered=answered)
+
+
+def _rank(task: LeaveOneOut, rows: Descriptors) -> Iterator[RankedQuery]:
+    """Rankings by cosine, in blocks of queries."""
+    own, found = task.place[task.queries], task.instances[task.index]
+    members = {int(i): np.flatnonzero(found == i) for i in np.unique(task.instances[task.queries])}
+    shown = min(SHOWN, len(task.index) - int((own >= 0).any()))
+    queries, database = torch.from_numpy(rows[task.queries]), torch.from_numpy(rows[task.index])
+    for block, products in score_blocks(queries, database, own=torch.from_numpy(own)):
+        first = task.index[largest(products, shown)[1].numpy()]  # (block, shown)
+        scores, positives = products.numpy(), []
+        for row, query in enumerate(task.queries[block]):
+            columns = members[int(task.instances[query])]
+            columns = columns[columns != own[block][row]]
+            positives.append(scores[row, columns])
+            scores[row, columns] = -np.inf
+        scores.sort(axis=1)  # what is left are the negatives; -inf stands below any score
+        for row, of_query in enumerate(positives):
+            yield RankedQuery(ranks_in_scores(of_query, scores[row]), first[row])
+
+
+def _rerank(task: LeaveOneOut, rows: Descriptors, reranker: Reranker) -> Iterator[RankedQuery]:
+    """Whole rankings by cosine, put in a new order by the re-ranker."""
+    own, database = task.place[task.queries], rows[task.index]
+    step = max(1, RANKED_VALUES // len(task.index))
+    for start in range(0, len(task.queries), step):
+        block = task.queries[start : start + step]
+        ranking = reranker(rows[block], database, rank(rows[block], database, own[start : start + step]))
+        for query, ids in zip(block, ranking.ids, strict=True):
+            found = task.index[ids]
+            right = np.flatnonzero(task.instances[found] == task.instances[query])
+            yield RankedQuery(right, found[:SHOWN])
 
 
 def readable_rows(
     descriptors: Tensor | Descriptors, labels: Labels, *, allow_missing: bool
-) -> tuple[Descriptors, Ids]:
-    """The descriptors that are there, and their rows; zero rows are refused unless `allow_missing`."""
+) -> tuple[Descriptors, Labels]:
+    """The descriptors that are not zero, and their labels; zero rows are refused unless `allow_missing`."""
     rows = as_descriptors(descriptors)
     if len(rows) != len(labels):
         raise ValueError(f"{len(rows)} vectors for {len(labels)} labels")
     there = rows.any(axis=1)
-    absent = np.flatnonzero(~there)
-    if len(absent):
-        _refuse("the labels", [labels.paths[i] for i in absent], len(labels), allow_missing)
-    return rows[there], np.flatnonzero(there)
+    if there.all():
+        return rows, labels
+    missing = [labels.paths[i] for i in np.flatnonzero(~there)]
+    _refuse_missing("the labels", missing, len(labels), allow_missing)
+    return rows[there], labels.subset(np.flatnonzero(there))
 
 
 def require_images(labels: Labels, *, allow_missing: bool = False) -> None:
     """Refuse labels whose files are not all on disk, before any of them is described."""
     missing = [path for i, path in enumerate(labels.paths) if not on_disk(labels.images.file(i)).is_file()]
     if missing:
-        _refuse("the labels", missing, len(labels), allow_missing)
+        _refuse_missing("the labels", missing, len(labels), allow_missing)
 
 
 def evaluate_protocol(
@@ -98,25 +177,25 @@ def evaluate_protocol(
     benchmark.
     """
     total = len(protocol.queries) + len(protocol.database)
-    protocol, missing = present(protocol, allow_missing=allow_missing)
+    protocol, missing = leave_out_absent(protocol, allow_missing=allow_missing)
     queries = as_descriptors(describe(protocol.queries, protocol.boxes))
     database = as_descriptors(describe(protocol.database, None))
     asked, there = queries.any(axis=1), database.any(axis=1)
-    protocol, unreadable = _take_out(
+    protocol, unreadable = _leave_out(
         protocol, np.flatnonzero(~asked), np.flatnonzero(~there), allow_missing, total
     )
     queries, database = queries[asked], database[there]
-    ranking, count = _whole_ranking(queries, database, reranker, protocol.depth, distractors)
+    ranking, count = _rank_database(queries, database, reranker, protocol.depth, distractors)
     scores = {name: protocol.metric(ranking, truth) for name, truth in protocol.settings.items()}
     return ProtocolResult(protocol.name, scores, len(queries), len(database) + count, missing + unreadable)
 
 
-def present(
+def leave_out_absent(
     protocol: RetrievalProtocol, *, allow_missing: bool = False
 ) -> tuple[RetrievalProtocol, tuple[str, ...]]:
     """The benchmark without the images that are not on disk, and their paths; refused unless allowed."""
     total = len(protocol.queries) + len(protocol.database)
-    return _take_out(protocol, *protocol.missing(), allow_missing, total)
+    return _leave_out(protocol, *protocol.missing(), allow_missing, total)
 
 
 def as_descriptors(descriptors: Tensor | Descriptors) -> Descriptors:
@@ -131,7 +210,7 @@ def as_descriptors(descriptors: Tensor | Descriptors) -> Descriptors:
     return rows
 
 
-def _take_out(
+def _leave_out(
     protocol: RetrievalProtocol, queries: Ids, rows: Ids, allowed: bool, total: int
 ) -> tuple[RetrievalProtocol, tuple[str, ...]]:
     """The benchmark without these queries and database rows, and their paths; refused unless allowed."""
@@ -139,13 +218,13 @@ def _take_out(
     paths += tuple(str(protocol.database.file(int(i))) for i in rows)
     if not paths:
         return protocol, ()
-    _refuse(protocol.name, paths, total, allowed)
+    _refuse_missing(protocol.name, paths, total, allowed)
     if len(queries) == len(protocol.queries):
         raise UserError(f"{protocol.name}: none of the {len(queries)} query images is there. Check --root.")
     return protocol.without(queries, rows), paths
 
 
-def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
+def _refuse_missing(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
     if allowed:
         return
     listed = "\n".join(f"  {path}" for path in paths[:LISTED])
@@ -156,7 +235,7 @@ def _refuse(name: str, paths: Sequence[str], total: int, allowed: bool) -> None:
     )
 
 
-def _whole_ranking(
+def _rank_database(
     queries: Descriptors,
     database: Descriptors,
     reranker: Reranker | None,
@@ -179,66 +258,3 @@ def _whole_ranking(
         block = queries[start : start + rows]
         parts.append(reranker(block, database, rank(block, database, depth=deeper)).ids[:, :depth])
     return np.concatenate(parts), len(database) - own
-
-
-def queries_with_positives(labels: Labels, index: Ids) -> Ids:
-    """The query rows that have something to find among the index rows; UserError when none has."""
-    instances, queries = labels.instance_ids(), labels.role_ids("query")
-    in_index = np.bincount(instances[index], minlength=instances.max() + 1)
-    own = np.isin(queries, index)  # the query's own row is no positive
-    kept = queries[in_index[instances[queries]] - own > 0]
-    if len(kept) == 0:
-        raise UserError(
-            "no query has a positive: every instance has one image only. Nothing can be measured."
-        )
-    return kept
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What leave-one-out works on."""
-
-    descriptors: Descriptors  # (N, D)
-    database: Descriptors  # (index, D)
-    instances: Ids  # (N,)
-    queries: Ids  # (Q,) rows of descriptors
-    index: Ids  # (index,) rows of descriptors
-
-    def own(self) -> Ids:
-        """The database row of each query, -1 for a query outside the index."""
-        place = np.full(len(self.descriptors), -1)
-        place[self.index] = np.arange(len(self.index))
-        return place[self.queries]  # (Q,)
-
-
-def _by_score(task: _Task, top: Ids) -> Iterator[Ranks]:
-    """The ranks of each query's positives, in the order of the queries; fills `top` on the way."""
-    own, found = task.own(), task.instances[task.index]
-    members = {int(i): np.flatnonzero(found == i) for i in np.unique(task.instances[task.queries])}
-    shown = min(top.shape[1], len(task.index) - int((own >= 0).any()))
-    queries, database = torch.from_numpy(task.descriptors[task.queries]), torch.from_numpy(task.database)
-    for block, products in score_blocks(queries, database, own=torch.from_numpy(own)):
-        top[block, :shown] = task.index[largest(products, shown)[1].numpy()]
-        scores, positives = products.numpy(), []
-        for row, query in enumerate(task.queries[block]):
-            columns = members[int(task.instances[query])]
-            columns = columns[columns != own[block][row]]
-            positives.append(scores[row, columns])
-            scores[row, columns] = -np.inf
-        scores.sort(axis=1)  # what is left are the negatives; -inf stands below any score
-        for row, of_query in enumerate(positives):
-            yield ranks_in_scores(of_query, scores[row])
-
-
-def _by_reranking(task: _Task, top: Ids, reranker: Reranker) -> Iterator[Ranks]:
-    """As `_by_score`, from whole rankings put in a new order by the re-ranker."""
-    own, found = task.own(), task.instances[task.index]
-    rows = max(1, RANKED_VALUES // len(task.index))
-    for start in range(0, len(task.queries), rows):
-        block = slice(start, start + rows)
-        queries = task.descriptors[task.queries[block]]
-        ranking = reranker(queries, task.database, rank(queries, task.database, own[block]))
-        shown = min(top.shape[1], ranking.ids.shape[1])
-        top[block, :shown] = task.index[ranking.ids[:, :shown]]
-        right = found[ranking.ids] == task.instances[task.queries[block]][:, None]
-        yield from (np.flatnonzero(row) for row in right)

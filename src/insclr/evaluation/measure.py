@@ -2,51 +2,50 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from insclr.arrays import no_regions
-from insclr.data.decode import decode
+from insclr.arrays import Boxes, Descriptors, Ids, Scores, no_regions
+from insclr.data.decode import BadImage, Box, decode
+from insclr.data.images import ImageList
 from insclr.data.labels import Labels
-from insclr.describe.cells import SCALES, Cells, image_cells
+from insclr.describe.cells import MAX_CELLS, SCALES, Cells, image_cells
 from insclr.describe.map_features import map_pooling
 from insclr.describe.pipeline import Request, as_opened, describe_files
 from insclr.engine.opened import OpenedModel
-from insclr.errors import UserError
 from insclr.evaluation.calibration import measure_calibration
-from insclr.evaluation.distractors import Distractors
+from insclr.evaluation.distractors import read_distractors
 from insclr.evaluation.evaluate import (
-    Describe,
+    LeaveOneOut,
+    RankedQuery,
     evaluate_labels,
     evaluate_protocol,
-    present,
+    leave_out_absent,
     readable_rows,
 )
-from insclr.evaluation.located import (
-    AsmkRanker,
-    CellVerifier,
-    GeometricVerifier,
-    GlobalRanker,
-    RegionRanker,
-    RowRanker,
-    RowVerifier,
-    evaluate_rows,
-    query_outlines,
-)
 from insclr.evaluation.protocol import RetrievalProtocol
-from insclr.evaluation.results import LabelResult, ProtocolResult
+from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.evaluation.split import SplitDescriptors
+from insclr.options import EvaluateOptions
 from insclr.progress import progress_bar, working
 from insclr.retrieval.local import dsm
 from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
 from insclr.retrieval.local.extractor import SIFT, Extractor
+from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.keep_asmk import SAMPLE
-from insclr.retrieval.local.verification import image_features
-from insclr.retrieval.rerank import Reranker
-from insclr.retrieval.reranker_names import verifier_name
+from insclr.retrieval.local.verification import (
+    VERIFIED,
+    QueryParts,
+    best_geometry,
+    image_features,
+    outline_of,
+    verified_order,
+)
+from insclr.retrieval.rerank import RERANKERS
 from insclr.shards import Shard
 from insclr.store import Regions
 
@@ -59,40 +58,41 @@ _PART = 32  # images described at once
 def measure_labels(
     model: "Model | OpenedModel",
     labels: Labels,
-    reranker: Reranker | None = None,
-    *,
-    ranking: str = "global",
-    verifier: str = "",
+    options: EvaluateOptions = EvaluateOptions(),
+    describe: SplitDescriptors | None = None,
     extractor: Extractor = SIFT,
-    region_size: int = 0,
-    allow_missing: bool = False,
-    describe: Describe | None = None,
 ) -> LabelResult:
     """Describe the labelled images, whole ones with `describe`, and rank them.
 
-    `region_size` is the side at which index images are described for their regions; queries are described at the
-    model's own size, which is about that of a small thing in a large image. The score, which is made from the
-    descriptors of whole images, is measured too, except with regions. `extractor` makes what the verifier "geometric"
-    compares.
+    Index images are described for their regions at `region_size`; queries at the model's own size, which is about
+    that of a small instance in a large image. The score, which is made from the descriptors of whole images, is
+    measured too, except with regions. `extractor` makes the features that "geometric" compares.
     """
     model = as_opened(model)
     describe = describe or SplitDescriptors(model, None, Shard())
+    describe.share([(labels.images, labels.query_boxes)])
     vectors = describe(labels.images, labels.query_boxes)
-    if ranking == "global" and not verifier:
+    if options.ranking == "global" and not options.verifier:
+        reranker = RERANKERS.get(options.reranker)
         with working("ranking"):
-            return evaluate_labels(vectors, labels, reranker, allow_missing=allow_missing, calibration=True)
-    if reranker is not None:
-        raise UserError("A re-ranker of descriptors goes with --ranking global.")
-    rows, kept = readable_rows(vectors, labels, allow_missing=allow_missing)
-    labels = labels.subset(kept)
-    index = labels.role_ids("index")
-    ranker: RowRanker = GlobalRanker(rows, index)
-    if ranking == "regions":
-        ranker = RegionRanker(rows, _regions(model, labels, region_size), index)
-    elif ranking == "asmk":
-        ranker = asmk_ranker(model, labels)
-    result = evaluate_rows(labels, ranker, _verifier(verifier_name(verifier), model, labels, extractor))
-    if ranking == "regions":
+            return evaluate_labels(
+                vectors, labels, reranker, allow_missing=options.allow_missing, calibration=True
+            )
+    rows, labels = readable_rows(vectors, labels, allow_missing=options.allow_missing)
+    task = LeaveOneOut(labels)
+    ranker = rank_globally(rows, task.index)
+    if options.ranking == "regions":
+        ranker = rank_by_regions(rows, _describe_regions(model, labels, options.region_size), task.index)
+    elif options.ranking == "asmk":
+        ranker = rank_by_asmk(model, labels)
+    verifier = None
+    if options.verifier == "geometric":
+        features = image_features(labels.images, labels.query_boxes, extractor)
+        verifier = verify_by_points(features, query_outlines(labels), extractor)
+    elif options.verifier == "dsm":
+        verifier = _verify_by_cells(model, labels)
+    result = task.measure(rank_rows(task, ranker, verifier), true_boxes(labels))
+    if options.ranking == "regions":
         return result  # the score of a region is another one
     with working("measuring the score"):
         calibration, answered = measure_calibration(rows, labels)
@@ -100,77 +100,168 @@ def measure_labels(
 
 
 def measure_protocol(
-    protocol: RetrievalProtocol,
-    describe: SplitDescriptors,
-    reranker: Reranker | None = None,
-    distractors: Distractors | None = None,
-    *,
-    allow_missing: bool = False,
+    protocol: RetrievalProtocol, options: EvaluateOptions, describe: SplitDescriptors
 ) -> ProtocolResult:
     """Run a public benchmark; of several shards each describes its share, also of distractors that are images."""
-    there, _ = present(protocol, allow_missing=allow_missing)
-    further = distractors.images if distractors is not None else None
-    describe.share(
-        [
-            (there.queries, there.boxes),
-            (there.database, None),
-            *([] if further is None else [(further, None)]),
-        ]
-    )
+    there, _ = leave_out_absent(protocol, allow_missing=options.allow_missing)
+    distractors = read_distractors(options.distractors, describe.blocks) if options.distractors else None
+    lists: list[tuple[ImageList, Sequence[Box | None] | None]]
+    lists = [(there.queries, there.boxes), (there.database, None)]
+    if distractors is not None and distractors.images is not None:
+        lists.append((distractors.images, None))
+    describe.share(lists)
     with working("measuring"):
         return evaluate_protocol(
-            protocol, describe, reranker, distractors=distractors, allow_missing=allow_missing
+            protocol,
+            describe,
+            RERANKERS.get(options.reranker),
+            distractors=distractors,
+            allow_missing=options.allow_missing,
         )
 
 
-def asmk_ranker(model: OpenedModel, labels: Labels) -> AsmkRanker:
-    """Learn a vocabulary from the index images, and aggregate them and the queries."""
+@dataclass(frozen=True)
+class RowRanker:
+    """Ranks the index rows for a query, which is a row of the labels."""
+
+    scores: Callable[[int], Scores]  # the similarity of a query with every index row
+    boxes: Callable[[int, Ids], Boxes] | None = (
+        None  # where its instance is in the index rows of these places
+    )
+
+
+@dataclass(frozen=True)
+class RowVerifier:
+    """Compares a query with the first rows found, all of them rows of the labels."""
+
+    match: Callable[[int, int], Geometry | None]
+    depth: int = VERIFIED
+
+
+def rank_rows(
+    task: LeaveOneOut, ranker: RowRanker, verifier: RowVerifier | None = None
+) -> Iterator[RankedQuery]:
+    """The ranking of each query, with the boxes found by the verifier, else by the ranker."""
+    for query in task.queries.tolist():
+        scores = ranker.scores(query)
+        order = np.argsort(-scores, kind="stable")
+        order = order[order != task.place[query]]
+        geometries: list[Geometry | None] = []
+        if verifier is not None:
+            first = order[: verifier.depth]
+            matched = [verifier.match(query, row) for row in task.index[first].tolist()]
+            inliers = np.array([one.inliers if one else 0 for one in matched])
+            better = verified_order(scores[first], inliers)
+            order[: len(first)] = first[better]
+            geometries = [matched[i] for i in better[:SHOWN].tolist()]
+        boxes: list[Box | None] = [None] * min(SHOWN, len(order))
+        if ranker.boxes is not None:
+            boxes = [tuple(box) for box in ranker.boxes(query, order[:SHOWN]).tolist()]
+        for i, geometry in enumerate(geometries):
+            boxes[i] = geometry.box if geometry else boxes[i]
+        rows = task.index[order]
+        right = np.flatnonzero(task.instances[rows] == task.instances[query])
+        yield RankedQuery(right, rows[:SHOWN], boxes)
+
+
+def rank_globally(rows: Descriptors, index: Ids) -> RowRanker:
+    """By the cosines of whole images; `rows` are those of all labels."""
+    database = rows[index]
+    return RowRanker(lambda query: np.asarray(database @ rows[query]))
+
+
+def rank_by_regions(rows: Descriptors, regions: Sequence[Regions], index: Ids) -> RowRanker:
+    """By the best of an image's regions and its whole; `rows` and `regions` are those of all labels."""
+    database = rows[index]
+
+    def score(query: int) -> Scores:
+        wanted = rows[query]
+        best = [
+            max(similar, float((regions[row].descriptors @ wanted).max(initial=-1.0)))
+            for similar, row in zip((database @ wanted).tolist(), index.tolist(), strict=True)
+        ]
+        return np.array(best, np.float32)
+
+    def locate(query: int, places: Ids) -> Boxes:
+        wanted, found = rows[query], []
+        for row in index[places].tolist():
+            similar = regions[row].descriptors @ wanted
+            whole = float(rows[row] @ wanted)
+            best = len(similar) and similar.max() > whole
+            found.append(regions[row].boxes[similar.argmax()] if best else np.array([0, 0, 1, 1], np.float32))
+        return np.array(found, np.float32).reshape(-1, 4)
+
+    return RowRanker(score, locate)
+
+
+def rank_by_asmk(model: OpenedModel, labels: Labels) -> RowRanker:
+    """By words of local descriptors: learn a vocabulary from the index images, aggregate them and the queries."""
     index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
     sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
     seen = {row: cells.descriptors for row, cells in _cells(model, labels, sample.tolist(), "vocabulary")}
     codebook = learn_codebook(np.concatenate(list(seen.values())), len(index))
-    of_index, of_queries, place = {}, {}, set(index.tolist())
+    of_index, of_queries, in_index = {}, {}, set(index.tolist())
     rest = [row for row in range(len(labels)) if row not in seen]
     others = ((row, cells.descriptors) for row, cells in _cells(model, labels, rest, "local descriptors"))
     for row, descriptors in itertools.chain(seen.items(), others):
-        if row in place:
+        if row in in_index:
             of_index[row] = codebook.aggregate(descriptors)
         if row in queries:
             of_queries[row] = codebook.aggregate(descriptors, QUERY_WORDS)
-    return AsmkRanker(InvertedFile(codebook, [of_index[row] for row in index.tolist()]), of_queries)
+    file = InvertedFile(codebook, [of_index[row] for row in index.tolist()])
+    return RowRanker(lambda query: file.scores(of_queries[query]))
+
+
+def verify_by_points(
+    features: Sequence[LocalFeatures | None], outlines: Mapping[int, Box], extractor: Extractor = SIFT
+) -> RowVerifier:
+    """By the local features of all rows; `outlines` are those of the instances in queries that have a box."""
+
+    def match(query: int, row: int) -> Geometry | None:
+        mine, theirs = features[query], features[row]
+        if mine is None or theirs is None:
+            return None
+        return best_geometry([QueryParts(mine, outlines.get(query), extractor)], theirs)
+
+    return RowVerifier(match)
+
+
+def _verify_by_cells(model: OpenedModel, labels: Labels) -> RowVerifier:
+    """By matched cells of the network's maps (dsm)."""
+
+    @functools.cache
+    def cells(row: int) -> Cells:
+        return _image_cells(model, labels, [row], dsm.SCALES, dsm.MAX_CELLS)[0]
+
+    return RowVerifier(lambda query, row: dsm.match_cells(cells(query), cells(row)), dsm.VERIFIED)
 
 
 def _cells(model: OpenedModel, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
     """The local descriptors of rows; all of them can be read, since they have been described."""
-    wanted, boxes = model.descriptor, labels.query_boxes or (None,) * len(labels)
     with progress_bar(title, len(rows)) as bar:
         for start in range(0, len(rows), _PART):
             part = rows[start : start + _PART]
-            longest = round(wanted.size * max(SCALES))
-            images = [decode(labels.images.file(row), None if boxes[row] else longest) for row in part]
-            found = image_cells(model, images, [boxes[row] for row in part])
-            yield from zip(part, found, strict=True)
+            yield from zip(part, _image_cells(model, labels, part), strict=True)
             bar.advance(len(part))
 
 
-def _verifier(name: str, model: OpenedModel, labels: Labels, extractor: Extractor) -> RowVerifier | None:
-    if not name:
-        return None
-    if name == "dsm":
-        wanted, boxes = model.descriptor, labels.query_boxes or (None,) * len(labels)
+def _image_cells(
+    model: OpenedModel,
+    labels: Labels,
+    rows: list[int],
+    scales: Sequence[float] = SCALES,
+    most: int = MAX_CELLS,
+) -> list[Cells]:
+    longest = round(model.descriptor.size * max(scales))
+    boxes = [None if labels.query_boxes is None else labels.query_boxes[row] for row in rows]
+    images = [
+        decode(labels.images.file(row), None if box else longest)
+        for row, box in zip(rows, boxes, strict=True)
+    ]
+    return image_cells(model, images, boxes, scales, most)
 
-        @functools.cache
-        def cells(row: int) -> Cells:
-            longest = None if boxes[row] else round(wanted.size * max(dsm.SCALES))
-            image = decode(labels.images.file(row), longest)
-            return image_cells(model, [image], [boxes[row]], dsm.SCALES, dsm.MAX_CELLS)[0]
 
-        return CellVerifier(cells)
-    features = image_features(labels.images, labels.query_boxes, extractor)
-    return GeometricVerifier(features, query_outlines(labels), extractor)
-
-
-def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:
+def _describe_regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:
     """The regions of the index rows; the others have none."""
     index = labels.role_ids("index")
     settings = model.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
@@ -180,3 +271,32 @@ def _regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:
     for row, one in zip(index.tolist(), found, strict=True):
         regions[row] = one
     return regions
+
+
+def true_boxes(labels: Labels) -> dict[int, Box]:
+    """The boxes of index rows as fractions of their images; those of other rows are what is searched for."""
+    if labels.boxes is None or labels.roles is None:
+        return {}
+    return _outlines(labels, {row: labels.boxes[row] for row in labels.role_ids("index").tolist()})
+
+
+def query_outlines(labels: Labels) -> dict[int, Box]:
+    """The boxes of what is searched for as fractions of their images; none where no row is an index row alone.
+
+    There is no true box to compare a found one with then.
+    """
+    return _outlines(labels, dict(enumerate(labels.query_boxes or ()))) if labels.roles else {}
+
+
+def _outlines(labels: Labels, boxes: Mapping[int, Box | None]) -> dict[int, Box]:
+    found: dict[int, Box] = {}
+    for row, box in boxes.items():
+        if box is None:
+            continue
+        try:
+            outline = outline_of(decode(labels.images.file(row)), box)
+        except BadImage:
+            continue
+        if outline is not None:
+            found[row] = outline
+    return found

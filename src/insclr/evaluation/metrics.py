@@ -59,10 +59,18 @@ def ap_at(predictions: Sequence[Hashable], positives: Set[Hashable], k: int = 10
     return total / min(len(positives), k)
 
 
+def iou(one: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union of two boxes."""
+    width = max(0.0, min(one[2], other[2]) - max(one[0], other[0]))
+    height = max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
+    area = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)) - width * height
+    return width * height / area if area > 0 else 0.0
+
+
 def ranks_in_scores(positives: Scores, negatives: Scores) -> Ranks:
     """Ranks of positives with these scores among negatives, the latter sorted in ascending order.
 
-    Ties are settled against the positives, so that a network which gives every image the same
+    Ties count against the positives, so that a network which gives every image the same
     descriptor scores like the worst ranking, whatever the order of the files.
     """
     best_first = np.sort(positives)[::-1]

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from insclr.arrays import Descriptors
 from insclr.data.formats import on_disk
@@ -13,6 +13,7 @@ from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
 from insclr.describe.describer import CellDescriber, Describer
 from insclr.files import is_there
+from insclr.options import IndexOptions
 from insclr.progress import progress_bar, working
 from insclr.retrieval.local.extractor import (
     Extractor,
@@ -60,7 +61,7 @@ class IndexReport:
     def summary(self) -> str:
         """One line for people."""
         if self.waits_for:
-            return f"{self.added + self.changed} photos described; {self.waits_for}"
+            return f"{self.added + self.changed} images described; {self.waits_for}"
         parts = [
             f"{count} {word}"
             for count, word in (
@@ -75,31 +76,26 @@ class IndexReport:
             )
             if count
         ]
-        return f"{self.total} pictures in the store: " + (", ".join(parts) or "nothing to do")
+        return f"{self.total} images in the store: " + (", ".join(parts) or "nothing to do")
 
     def arrivals(self) -> str:
         """One line for people about what is new."""
         parts = [
             f"{count} {word}" for count, word in ((self.added, "added"), (self.changed, "changed")) if count
         ]
-        return f"{', '.join(parts)}: {self.total} photos in the store"
+        return f"{', '.join(parts)}: {self.total} images in the store"
 
 
 def index_images(
     describer: Describer,
     images: ImageList,
     uri: str | Path,
+    options: IndexOptions = IndexOptions(),
     *,
-    prune: bool = False,
-    verify: bool = False,
-    regions: bool = False,
-    local: bool = False,
     extractor: Extractor | None = None,
-    asmk: bool = False,
-    batch: int = 256,
-    wait: float = 30.0,
     shard: Shard = WHOLE,
     described: DescribedRows | None = None,
+    **changes: Any,
 ) -> IndexReport:
     """Index `images` into the store at `uri`, made where there is none.
 
@@ -112,7 +108,8 @@ def index_images(
     Of several shards each brings its share of the images up to date, and the first one drops rows. What is
     `described` elsewhere is taken from there.
     """
-    if local or extractor is not None:
+    given = options.change(changes)
+    if given.local or extractor is not None:
         require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     store = create_store(
@@ -121,18 +118,18 @@ def index_images(
     try:
         if extractor is None:
             store_extractor(store)  # refuses missing weights before anything is described
-        with store.writing(wait):
-            run = _Run(describer, images, store, verify, regions, described or {})
+        with store.writing():
+            run = _Run(describer, images, store, given, described or {})
             share = shard.share(len(images))
             with progress_bar("indexing", len(share)) as bar:
-                for start in range(share.start, share.stop, batch):
-                    part = range(start, min(start + batch, share.stop))
+                for start in range(share.start, share.stop, given.batch):
+                    part = range(start, min(start + given.batch, share.stop))
                     run.bring_up_to_date(part)
                     bar.advance(len(part))
             if shard.first:
-                run.drop_unlisted(prune)
-            _keep_parts(store, describer, local=local, extractor=extractor, asmk=asmk)
-            with working("settling the store"):
+                run.drop_unlisted(given.prune)
+            _keep_parts(store, describer, given, extractor)
+            with working("building the index"):
                 store.settle()
             with working("calibrating the score"):
                 calibrate_store(store)
@@ -142,14 +139,14 @@ def index_images(
 
 
 def _keep_parts(
-    store: Store, describer: Describer, *, local: bool, extractor: Extractor | None, asmk: bool
+    store: Store, describer: Describer, options: IndexOptions, extractor: Extractor | None
 ) -> None:
     """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
     kept = LocalFeatureDatabase(store.parts)
     try:
-        if local or extractor is not None or has_local_features(kept):
+        if options.local or extractor is not None or has_local_features(kept):
             keep_features(store, kept, choose_extractor(kept, extractor))
-        if (asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
+        if (options.asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
             keep_asmk(store, kept, describer.cells, describer.cells_longest)
         drop_gone(store, kept)
     finally:
@@ -164,14 +161,13 @@ class _Run:
         describer: Describer,
         images: ImageList,
         store: Store,
-        verify: bool,
-        regions: bool,
+        options: IndexOptions,
         described: DescribedRows,
     ) -> None:
-        self.verify = verify
+        self.verify = options.verify
         self.described = described
         self.have_regions = set(store.region_ids().tolist())
-        self.regions = regions or bool(self.have_regions)
+        self.regions = options.regions or bool(self.have_regions)
         self.describer = describer
         self.images = images
         self.store = store

@@ -16,6 +16,7 @@ from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.lock import only_writer
+from insclr.options import IndexOptions
 from insclr.retrieval.index import (
     DescribedRow,
     DescribedRows,
@@ -24,29 +25,38 @@ from insclr.retrieval.index import (
     stored_paths,
     unchanged,
 )
+from insclr.retrieval.local.extractor import Extractor
 from insclr.shards import PATIENCE, Shard, left_to_do
 from insclr.store import StoreInfo, create_store, folder_of, open_store
 
 
 def index_shard(
-    describer: Describer, images: ImageList, uri: str | Path, shard: Shard, **options: Any
+    describer: Describer,
+    images: ImageList,
+    uri: str | Path,
+    shard: Shard,
+    options: IndexOptions = IndexOptions(),
+    *,
+    extractor: Extractor | None = None,
+    **changes: Any,
 ) -> IndexReport:
-    """Index a shard's share of the images; `options` are those of `index_images`.
+    """Index a shard's share of the images.
 
     A cluster takes the rows of all shards at once. For a folder every shard describes what the store has not into a
     store of its own beside it; the last shard writes the store from them, as one process would have.
     """
+    given = options.change(changes)
     if shard.whole:
-        return index_images(describer, images, uri, **options)
-    if options.pop("verify", False):
+        return index_images(describer, images, uri, given, extractor=extractor)
+    if given.verify:
         raise UserError("--verify reads every photo in one process: leave --shard out.")
     folder = folder_of(uri)
     if folder is None:
-        return index_images(describer, images, uri, shard=shard, **options)
+        return index_images(describer, images, uri, given, extractor=extractor, shard=shard)
     shares = _Shares(describer, images, folder, shard)
-    described = shares.describe(bool(options.get("regions")))
+    described = shares.describe(given.regions)
     missing = shard.complete(shares.missing)
-    merged = None if missing or not shard.merges else shares.merge(options)
+    merged = None if missing or not shard.merges else shares.merge(given, extractor)
     return merged or replace(described, waits_for=left_to_do(missing, shard, f"{uri} is written"))
 
 
@@ -84,14 +94,19 @@ class _Shares:
             return []
         return [number for number in self._numbers if not self._is_done(number)]
 
-    def merge(self, options: dict[str, Any]) -> IndexReport | None:
+    def merge(self, options: IndexOptions, extractor: Extractor | None) -> IndexReport | None:
         """Bring the store up to date with what all shards described; None when another one has done so."""
         with only_writer(self._folder / "lock", PATIENCE):
             if self._merged():
                 return None
             with self._described() as described:
                 report = index_images(
-                    self._describer, self._images, self._store, described=described, **options
+                    self._describer,
+                    self._images,
+                    self._store,
+                    options,
+                    extractor=extractor,
+                    described=described,
                 )
             for number in self._numbers:
                 self._done(number).unlink()

@@ -1,69 +1,36 @@
-"""From query descriptors to matches with scores: single queries, query sets, filters, re-ranking."""
+"""Search a store: queries and options in, matches with scores out. Shell, Python and page all call `search`."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.decode import Box
-from insclr.data.given import QueryPhoto, UnreadableQuery, is_single
+from insclr.data.given import is_single
 from insclr.data.images import ImageList, list_images
 from insclr.data.table import one_line
 from insclr.describe.cells import Cells
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import CellDescriber, Describer, ModelDescriber
 from insclr.errors import UserError
+from insclr.model.stored import with_weights
+from insclr.options import MAX_TOP, SearchOptions
 from insclr.retrieval.copies import group_copies
 from insclr.retrieval.local.keep_asmk import AsmkSearch
-from insclr.retrieval.local.query import details_of
-from insclr.retrieval.local.ranking import (
-    NO_DETAILS,
-    QueryDetails,
-    Results,
-    check_ranking,
-    joined_queries,
-    verified,
-)
+from insclr.retrieval.local.ranking import Results, join_queries, verify_results
+from insclr.retrieval.query import Query, UnreadableQuery, image_query
 from insclr.retrieval.regions import search_best_region
-from insclr.retrieval.reranker_names import require_known, verifier_name
-from insclr.retrieval.score import LIKELY, Band, ScoreCurve, score_curve_of
+from insclr.retrieval.score import LIKELY, Band, score_curve_of
 from insclr.retrieval.store_describer import describer_of
 from insclr.store import Condition, Store, open_store, parse_where
 
-MAX_TOP = 1000
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
-_SPARE = 2  # results looked at for each one asked for, since copies are folded into one
+_SPARE = 2  # results ranked for each one asked for, since copies are folded into one
 _asmk = AsmkSearch()
-
-
-@dataclass(frozen=True)
-class Search:
-    """What is asked of a search besides the query itself."""
-
-    top: int = 20
-    min_score: float = 0.0
-    where: str = ""
-    rerank: str = ""
-    aggregate: Literal["mean", "max"] = "mean"  # psi of the paper: over the members of a query set
-    ranking: str = "global"  # by whole images, by their best region, or by ASMK
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.top <= MAX_TOP:
-            raise UserError(f"top must be between 1 and {MAX_TOP}, not {self.top}")
-        if not 0 <= self.min_score <= 1:
-            raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
-        if self.aggregate not in ("mean", "max"):
-            raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
-        check_ranking(self.ranking)
-        require_known(self.rerank)
-
-    @property
-    def verifier(self) -> str:
-        """The name of the re-ranker where it is one that compares images rather than descriptors."""
-        return verifier_name(self.rerank)
 
 
 @dataclass(frozen=True)
@@ -77,9 +44,9 @@ class Match:
     likely: bool  # more likely right than wrong
     columns: Mapping[str, str]
     band: Band
-    is_query: bool = False  # the photo that was searched for: no answer
-    copies: tuple[str, ...] = ()  # paths of further results that show the same photo
-    box: Box | None = None  # where the thing is, as fractions of the image, where that is known
+    is_query: bool = False  # the image that was searched for: no answer
+    copies: tuple[str, ...] = ()  # paths of further results that show the same image
+    box: Box | None = None  # where the instance is, as fractions of the image, where that is known
     inliers: int | None = None  # matched points that prove it, where it was verified
 
     def proof(self) -> str:
@@ -108,7 +75,7 @@ class Found:
         return {"query": self.query, "matches": [match.to_json() for match in self.matches]}
 
     def table(self) -> str:
-        """A line a match: score, cosine, band, path, number of further copies, and what proves it."""
+        """A line for each match: score, cosine, band, path, number of further copies, and what proves it."""
         lines = ["score  cosine  band   path"]
         for match in self.matches:
             band = "query" if match.is_query else match.band
@@ -119,106 +86,76 @@ class Found:
         return "\n".join(lines if self.matches else ["nothing found"])
 
 
+@contextmanager
+def open_for_search(
+    uri: str | Path, options: SearchOptions, expected: int
+) -> Iterator[tuple[Store, ModelDescriber]]:
+    """The store at `uri`, and the describer of its model for so many queries."""
+    with closing(open_store(uri)) as store:
+        parse_where(options.where, store.columns())  # refuses a wrong filter before the model is loaded
+        describer = describer_of(
+            store.info,
+            with_weights(options.model, options.weights),
+            workers=0,
+            device=options.device,
+            engine=options.engine,
+            expected=expected,
+        )
+        yield store, describer
+
+
 def search_files(
-    uri: str | Path,
-    query: Path,
-    asked: Search,
-    *,
-    box: Box | None = None,
-    model: str = "",
-    device: str = "auto",
-    engine: str = "auto",
+    uri: str | Path, query: Path, options: SearchOptions, box: Box | None = None
 ) -> Iterator[Found]:
     """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
-    An unreadable image is a UserError when it is the only one; among others it is passed over with a reason.
+    An unreadable image is a UserError when it is the only one; among others it has a reason in place of matches.
     """
     single = is_single(query)
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
-    store = open_store(uri)
-    try:
-        parse_where(asked.where, store.columns())
-        describer = describer_of(
-            store.info, model, workers=0, device=device, engine=engine, expected=len(images)
-        )
+    with open_for_search(uri, options, len(images)) as (store, describer):
         for i, path in enumerate(images.paths):
             try:
-                matches = search_photos(store, describer, [QueryPhoto(images.file(i))], asked, box)
+                matches = search(store, describer, [image_query(images.file(i), box)], options)
             except UnreadableQuery as bad:
                 if single:
                     raise
                 yield Found(path, error=bad.reason)
             else:
                 yield Found(str(query) if single else path, tuple(matches))
-    finally:
-        store.close()
 
 
-def search_photos(
-    store: Store, describer: ModelDescriber, photos: Sequence[QueryPhoto], asked: Search, box: Box | None
+def search(
+    store: Store, describer: Describer, queries: Sequence[Query], options: SearchOptions
 ) -> list[Match]:
-    """Search for photos as images of one instance, or for what is inside `box` in each.
+    """Search for all queries together, as images of one instance (the paper's query set).
 
-    Matches that are the photos themselves are marked, unless a part of them is meant.
+    Copies of an image are one match. Matches that are a whole query itself are marked and come besides the `top`
+    others.
     """
-    images = [photo.picture(None if box else describer.longest) for photo in photos]
-    details = details_of(
-        describer,
-        images,
-        box,
-        [photo.picture for photo in photos],
-        store=store,
-        ranking=asked.ranking,
-        verifier=asked.verifier,
-    )
-    descriptors = describer.images(images, [box] * len(images), own_size=asked.ranking == "regions")
-    own = () if box else tuple(photo.hash for photo in photos)
-    return search_set(store, descriptors, asked, details, own=own)
-
-
-def search_set(
-    store: Store,
-    queries: Descriptors,
-    asked: Search,
-    details: QueryDetails = NO_DETAILS,
-    *,
-    own: Collection[str] = (),
-) -> list[Match]:
-    """All queries together, as images of one instance (the paper's query set): mean or max of similarities.
-
-    `details` are what rankings and verifiers need besides descriptors. Copies of a photo are one match. `own` are the
-    content hashes of the query photos: their matches are marked as the query and come besides the `top` others.
-    """
-    if not len(queries):
+    if not queries:
         raise UserError("nothing to search for: give at least one query")
-    where = parse_where(asked.where, store.columns())
-    wider = replace(asked, top=min(MAX_TOP, _SPARE * asked.top + len(own)))
-    wanted = max(wider.top, _SHORTLIST if asked.rerank else 0)
-    found = _ranked(store, queries, wanted, where, asked, details.cells)
-    if asked.verifier:
-        found = verified(store, found, asked.verifier, details)
-    elif asked.rerank:
-        found = _reranked(store, queries, found, asked.rerank)
-    return _folded(store, _matches(store, found, wider, score_curve_of(store)), asked.top, own)
-
-
-def _ranked(
-    store: Store,
-    queries: Descriptors,
-    top: int,
-    where: Condition | None,
-    asked: Search,
-    cells: Sequence[Cells],
-) -> Results:
-    """The results of the ranking that is asked for; similarities are always those of the descriptors."""
-    if asked.ranking == "asmk":
-        return _by_asmk(store, queries, top, where, cells)
-    if asked.ranking == "regions":
-        ids, similarities, boxes = search_best_region(store, joined_queries(queries), top, where)
+    where = parse_where(options.where, store.columns())
+    own_size = options.ranking == "regions"
+    # One by one, so that one decoded image is held at a time.
+    vectors = np.concatenate([one.descriptor(store, describer, own_size=own_size) for one in queries])
+    hashes = {one.hash for one in queries if one.hash}
+    most = min(MAX_TOP, _SPARE * options.top + len(hashes))
+    depth = max(most, _SHORTLIST if options.rerank else 0)
+    if options.ranking == "asmk":
+        found = _rank_by_asmk(store, vectors, depth, where, _describe_cells(describer, queries))
+    elif options.ranking == "regions":
+        ids, similarities, boxes = search_best_region(store, join_queries(vectors), depth, where)
         there = ids[0] >= 0
-        return Results(ids[0][there], similarities[0][there], boxes[0][there])
-    ids, similarities = _nearest(store, queries, top, where, asked.aggregate)
-    return Results(ids[ids >= 0], similarities[ids >= 0])
+        found = Results(ids[0][there], similarities[0][there], boxes[0][there])
+    else:
+        ids, similarities = _nearest(store, vectors, depth, where, options.aggregate)
+        found = Results(ids[ids >= 0], similarities[ids >= 0])
+    if options.verifier:
+        found = verify_results(store, describer, queries, found, options.verifier)
+    elif options.reranker:
+        found = _rerank(store, vectors, found, options.reranker)
+    return _make_matches(store, found, most, options, hashes)
 
 
 def _nearest(
@@ -245,74 +182,78 @@ def _nearest(
     return flat_ids[order], flat[order]
 
 
-def _by_asmk(
+def _describe_cells(describer: Describer, queries: Sequence[Query]) -> list[Cells]:
+    """The local descriptors of the queries."""
+    if not isinstance(describer, CellDescriber):
+        raise UserError("this model has no local descriptors: search without --ranking asmk")
+    images = (one.decode(describer.cells_longest) for one in queries)
+    return [describer.cells([image], [box])[0] for image, box in images]
+
+
+def _rank_by_asmk(
     store: Store, queries: Descriptors, top: int, where: Condition | None, cells: Sequence[Cells]
 ) -> Results:
-    if not cells:
-        raise UserError("--ranking asmk needs the picture of the query itself")
+    """Results by local descriptors; their similarities are those of the descriptors of whole images."""
     ids, scores = _asmk.scores(store, cells)
     if where is not None:
         # All of them: what local descriptors find may be far by the descriptors of whole images.
-        met = store.search(joined_queries(queries), store.count(), where).ids[0]
+        met = store.search(join_queries(queries), store.count(), where).ids[0]
         kept = np.isin(ids, met)
         ids, scores = ids[kept], scores[kept]
     ids = ids[np.argsort(-scores, kind="stable")[:top]]
-    similarities = store.descriptors(ids) @ joined_queries(queries)[0]
+    similarities = store.descriptors(ids) @ join_queries(queries)[0]
     return Results(ids, np.asarray(similarities, np.float32))
 
 
-def _reranked(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
+def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
     """Order the shortlist anew; a query set is re-ranked by its mean."""
     # Imported here: a plain search need not wait for what re-ranking computes with.
-    from insclr.retrieval.rerank import Ranking
-    from insclr.retrieval.rerank import rerank as reranker_named
+    from insclr.retrieval.rerank import RERANKERS, Ranking
 
-    rerank = reranker_named(name)
     if len(found.ids) < 2:
         return found
     # (1, shortlist): the shortlist is the re-ranker's whole database
     places = np.arange(len(found.ids))[None]
     shortlist = Ranking(places, found.similarities[None].astype(np.float32))
-    order = rerank(joined_queries(queries), store.descriptors(found.ids), shortlist).ids[0]
-    boxes = None if found.boxes is None else found.boxes[order]
-    return Results(found.ids[order], found.similarities[order], boxes)
+    reranked = RERANKERS[name](join_queries(queries), store.descriptors(found.ids), shortlist)
+    return found.reorder(reranked.ids[0])
 
 
-def _matches(store: Store, found: Results, asked: Search, curve: ScoreCurve) -> list[Match]:
+def _make_matches(
+    store: Store, found: Results, most: int, options: SearchOptions, queries: set[str]
+) -> list[Match]:
+    """The first `top` images among the results, each with its copies, and besides them the queries themselves."""
+    curve = score_curve_of(store)
     scores = curve.score(found.similarities)
-    good = np.flatnonzero(scores >= asked.min_score)[: asked.top].tolist()
+    places = np.flatnonzero(scores >= options.min_score)[:most].tolist()
     ids = found.ids.tolist()
-    rows = {row.id: row.image for row in store.rows([ids[i] for i in good])}
-    return [
-        Match(
-            ids[i],
-            rows[ids[i]].path,
-            float(found.similarities[i]),
-            float(scores[i]),
-            bool(scores[i] >= LIKELY),
-            rows[ids[i]].columns,
-            curve.band(float(scores[i])),
-            box=found.box(i),
-            inliers=found.inliers(i),
-        )
-        for i in good
-        if ids[i] in rows
-    ]
-
-
-def _folded(store: Store, matches: list[Match], top: int, own: Collection[str]) -> list[Match]:
-    """The first `top` photos among the matches, each with its copies, and besides them the query's own, marked."""
-    hashes = {row.id: row.image.hash for row in store.rows([match.id for match in matches])}
-    matches = [match for match in matches if match.id in hashes]
-    if not matches:
+    rows = {row.id: row.image for row in store.rows([ids[i] for i in places])}
+    places = [i for i in places if ids[i] in rows]
+    if not places:
         return []
-    contents = [hashes[match.id] for match in matches]
-    folded: list[Match] = []
+    contents = [rows[ids[i]].hash for i in places]
+    matches: list[Match] = []
     others = 0
-    for first, *copies in group_copies(contents, store.descriptors([match.id for match in matches])):
-        is_query = any(contents[place] in own for place in (first, *copies))
+    for group in group_copies(contents, store.descriptors([ids[i] for i in places])):
+        is_query = any(contents[place] in queries for place in group)
         others += not is_query
-        if is_query or others <= top:
-            paths = tuple(matches[place].path for place in copies)
-            folded.append(replace(matches[first], is_query=is_query, copies=paths))
-    return folded
+        if not is_query and others > options.top:
+            continue
+        first, *copies = (places[place] for place in group)
+        score = float(scores[first])
+        matches.append(
+            Match(
+                ids[first],
+                rows[ids[first]].path,
+                float(found.similarities[first]),
+                score,
+                score >= LIKELY,
+                rows[ids[first]].columns,
+                curve.band(score),
+                is_query,
+                tuple(rows[ids[i]].path for i in copies),
+                found.box(first),
+                found.inliers(first),
+            )
+        )
+    return matches

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ from insclr.mining.consistency import PairTrust
 from insclr.model.device import keep_freed_memory, pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
+from insclr.options import TrainOptions
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, join_ranks
 from insclr.recipe import Recipe
@@ -48,14 +50,10 @@ def train(
     images: str | Path | ImageList | None,
     out: str | Path,
     recipe: str | Path | Recipe | None = None,
+    options: TrainOptions = TrainOptions(),
     *,
-    changes: tuple[str, ...] = (),
-    labels: str | Path | None = None,
-    resume: bool = False,
-    device: str = "auto",
-    cache: str | Path | None = None,
     feedback: FeedbackGroups | None = None,
-    engine: str = "auto",
+    **fields: Any,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
@@ -65,9 +63,10 @@ def train(
     feedback and engine from the folder.
     """
     out = Path(out)
-    require_engine(engine, device)  # before anything is made
-    wanted = choose_recipe(out, recipe, changes, resume)
-    chosen_device = pick_device(device)
+    asked = options.change(fields)
+    require_engine(asked.engine, asked.device)  # before anything is made
+    wanted = choose_recipe(out, recipe, asked.recipe_changes, asked.resume)
+    chosen_device = pick_device(asked.device)
     if feedback is not None and not any(
         create_method(each.method).learns_from_feedback for each in wanted.rounds
     ):
@@ -75,7 +74,7 @@ def train(
             f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
         )
     with join_ranks() as ranks:
-        listed = choose_images(images, out, resume) if ranks.first else None
+        listed = choose_images(images, out, asked.resume) if ranks.first else None
         wanted = ranks.from_first(fit_size(wanted, listed) if listed is not None else None)
         count = ranks.from_first(None if listed is None else len(listed))
         for each in wanted.rounds:
@@ -84,13 +83,15 @@ def train(
         with ranks.in_turn():
             given = {
                 "images": "" if isinstance(images, ImageList) else _absolute(images),
-                "labels": _absolute(labels),
-                "cache": _absolute(cache),
-                "engine": "" if engine == "auto" else engine,
+                "labels": _absolute(asked.labels),
+                "cache": _absolute(asked.cache),
+                "engine": "" if asked.engine == "auto" else asked.engine,
                 "answers": feedback.source if feedback else "",
             }
-            truth = read_checked_labels(wanted, labels or recall_option(out, "labels", resume), listed)
-            folder = RunFolder(out, wanted, resume=resume, first=ranks.first, options=given)
+            truth = read_checked_labels(
+                wanted, asked.labels or recall_option(out, "labels", asked.resume), listed
+            )
+            folder = RunFolder(out, wanted, resume=asked.resume, first=ranks.first, options=given)
         if not ranks.from_first(folder.finished):
             job = Job(
                 folder=folder,
@@ -99,8 +100,8 @@ def train(
                 labels=truth,
                 feedback=feedback,
                 device=chosen_device,
-                cache=Path(cache or folder.option("cache") or folder.cache),
-                engine=choose_engine(engine, folder.option("engine"), device),
+                cache=Path(asked.cache or folder.option("cache") or folder.cache),
+                engine=choose_engine(asked.engine, folder.option("engine"), asked.device),
                 ranks=ranks,
             )
             with folder.writing() if ranks.first else nullcontext():

@@ -11,10 +11,10 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
-from insclr.files import content_hash
+from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
 from insclr.retrieval.local.features import has_opencv
-from insclr.retrieval.reranker_names import RERANKER_NAMES
-from insclr.retrieval.search import MAX_TOP, Search, search_set
+from insclr.retrieval.query import UnreadableQuery
+from insclr.retrieval.search import search as search_store
 from insclr.store import Row
 from insclr.web.answers import (
     AboutAnswer,
@@ -29,7 +29,7 @@ from insclr.web.answers import (
 )
 from insclr.web.decode_pool import ClientGone
 from insclr.web.originals import original_response
-from insclr.web.queries import QuerySet, describe_queries, query_details, query_form
+from insclr.web.queries import QueryForm, query_form
 from insclr.web.served import Refused, Served
 from insclr.web.turns import in_turn
 
@@ -101,12 +101,7 @@ def about(served: Offer) -> AboutAnswer:
     )
 
 
-@api.post("/search", responses=_SEARCH_ERRORS)
-async def search(
-    request: Request,
-    served: Offer,
-    query: Annotated[QuerySet, Depends(query_form)],
-    store: Annotated[int, Form(ge=0, le=9)] = 0,
+def search_options(
     top: Annotated[int, Form(ge=1, le=MAX_TOP)] = 20,
     min_score: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
     where: Annotated[str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")] = "",
@@ -115,35 +110,46 @@ async def search(
     ranking: Annotated[
         Literal["global", "regions", "asmk"], Form(description="whole pictures or parts")
     ] = "global",
-) -> SearchAnswer:
-    """Find pictures of the thing shown in one or several queries."""
-    asked = Search(
+) -> SearchOptions:
+    """The options of a form."""
+    return SearchOptions(
         top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate, ranking=ranking
     )
-    work = partial(_answer, served, store, query, asked)
-    if query.decodes(store) or asked.verifier or asked.ranking == "asmk":
+
+
+@api.post("/search", responses=_SEARCH_ERRORS)
+async def search(
+    request: Request,
+    served: Offer,
+    query: Annotated[QueryForm, Depends(query_form)],
+    options: Annotated[SearchOptions, Depends(search_options)],
+    store: Annotated[int, Form(ge=0, le=9)] = 0,
+) -> SearchAnswer:
+    """Find pictures of the thing shown in one or several queries."""
+    work = partial(_answer, served, store, query, options)
+    if query.needs_decoding(store) or options.verifier or options.ranking == "asmk":
         return await in_turn(request, served.uploads, "searched for", work)
     return await run_in_threadpool(work, threading.Event())
 
 
 def _answer(
-    served: Served, store: int, query: QuerySet, asked: Search, gone: threading.Event
+    served: Served, store: int, query: QueryForm, options: SearchOptions, gone: threading.Event
 ) -> SearchAnswer:
     began = time.perf_counter()
+    if options.verifier == "dsm":
+        raise Refused(400, "--rerank dsm describes the photos found anew: use it on the command line")
     home = served.store(store)
-    rows, images = query.checked(served, gone)
-    descriptors = describe_queries(home, query.uploads, rows, images, own_size=asked.ranking == "regions")
-    details = query_details(home, asked, query.uploads, rows, images)
-    own = {one.row.image.hash for one in rows if one.box is None}
-    own |= {content_hash(one.content) for one in query.uploads if one.box is None}
-    matches = search_set(home.store, descriptors, asked, details, own=own)
+    try:
+        matches = search_store(home.store, home.describer, query.queries(served, gone), options)
+    except UnreadableQuery as bad:
+        raise Refused(404, str(bad)) from bad
     names = home.feedback.names([match.id for match in matches])
     root = served.settings.root_path
     return SearchAnswer(
         store=store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
-        reranked=bool(asked.rerank) or asked.ranking == "asmk",
+        reranked=bool(options.rerank) or options.ranking == "asmk",
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[match_answer(store, match, root, names.get(match.id, "")) for match in matches],
     )

@@ -1,68 +1,72 @@
-"""From what a request brings (uploads, rows, boxes) to query descriptors for a store."""
+"""From what a request brings (uploads, rows, boxes) to queries."""
 
 import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from fastapi import File, Form, Request, UploadFile
 from PIL import Image
 
-from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, read_header
 from insclr.data.decode_limits import MAX_PIXELS
-from insclr.describe.describer import CellDescriber
-from insclr.retrieval.local.extractor import Extractor
-from insclr.retrieval.local.features import LONGEST
-from insclr.retrieval.local.ranking import NO_DETAILS, QueryDetails
-from insclr.retrieval.local.verification import QueryParts, query_parts
-from insclr.retrieval.search import Search
+from insclr.files import content_hash
+from insclr.retrieval.query import Query
 from insclr.store import Row
 from insclr.web.decode_pool import DecodedImage, DecodePool, Part
 from insclr.web.served import Refused, Served, ServedStore
 
-
-@dataclass(frozen=True)
-class RowQuery:
-    """A row of some store as a query, perhaps only the part of its picture in a box."""
-
-    home: ServedStore
-    row: Row
-    box: Box | None
+_UPLOAD = "the upload cannot be used as a picture"
 
 
 @dataclass(frozen=True)
-class UploadQuery:
-    """An uploaded file as a query, perhaps only the part of its picture in a box."""
+class QueryForm:
+    """What a request brings to search for, neither looked up nor decoded yet."""
 
-    content: bytes
-    box: Box | None
-
-
-@dataclass(frozen=True)
-class QuerySet:
-    """What a request brings to search for, as yet neither looked up nor decoded."""
-
-    uploads: list[UploadQuery]
-    refs: list[str]  # rows, as STORE:ID
-    row_boxes: list[Box | None]
+    uploads: list[tuple[bytes, Box | None]]
+    rows: list[tuple[str, Box | None]]  # as STORE:ID
     fractions: bool  # boxes are fractions of the image rather than pixels
 
-    def decodes(self, store: int) -> bool:
-        """Whether searching this store for it takes decoding: whole rows of the store itself do not."""
-        foreign = any(ref.partition(":")[0] != str(store) for ref in self.refs)
-        return bool(self.uploads) or foreign or any(self.row_boxes)
+    def needs_decoding(self, store: int) -> bool:
+        """Whether a search of this store decodes an image: whole rows of the store itself need none."""
+        return bool(self.uploads) or any(
+            box is not None or ref.partition(":")[0] != str(store) for ref, box in self.rows
+        )
 
-    def checked(self, served: Served, gone: threading.Event) -> "tuple[list[RowQuery], QueryImages]":
-        """The rows, and what decodes the images; Refused where a row is not there or an upload is too large."""
-        limits = served.settings
-        rows = [parse_row(served, ref, box) for ref, box in zip(self.refs, self.row_boxes, strict=True)]
-        require_few_pixels(self.uploads, limits.max_pixels, limits.max_request_pixels)
-        return rows, QueryImages(served.decoders, self.fractions, limits.max_pixels, gone)
+    def queries(self, served: Served, gone: threading.Event | None) -> list[Query]:
+        """The queries, uploads first; Refused where a row is not there or an upload is too large."""
+        decoder = QueryDecoder(served.decoders, self.fractions, served.settings.max_pixels, gone)
+        rows = [row_query(decoder, *find_row(served, ref), box) for ref, box in self.rows]
+        self._require_few_pixels(served.settings.max_pixels, served.settings.max_request_pixels)
+        uploads = [
+            Query(partial(decoder.decode_upload, content, box), "" if box else content_hash(content))
+            for content, box in self.uploads
+        ]
+        return [*uploads, *rows]
+
+    def _require_few_pixels(self, each: int, together: int) -> None:
+        """Refuse uploads that are too large by their headers, before any of them is decoded."""
+        total = 0
+        for content, _ in self.uploads:
+            with _refuse_bad_image(415, _UPLOAD):
+                header = read_header(content)
+            total += header.width * header.height
+            if header.width * header.height > each:
+                raise Refused(
+                    413,
+                    f"the picture has {header.width} x {header.height} pixels, more than the "
+                    f"{each / 1e6:g} megapixels that are accepted: make it smaller",
+                )
+        if total > together:
+            raise Refused(
+                413,
+                f"the pictures have {total / 1e6:.0f} megapixels together, more than the {together / 1e6:g} that "
+                "are accepted at once: send fewer or smaller ones",
+            )
 
 
 async def query_form(
@@ -72,18 +76,19 @@ async def query_form(
     rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
     row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
     box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
-) -> QuerySet:
-    """The query set of a form; Refused when it is too large or a box makes no sense."""
+) -> QueryForm:
+    """The queries of a form; Refused when they are too many or a box makes no sense."""
     served: Served = request.app.state.served
     count, most = len(pictures) + len(rows), served.settings.max_queries
     if not 1 <= count <= most:
         raise Refused(422, f"give 1 to {most} queries (pictures and rows), not {count}")
-    upload_boxes = parse_boxes(boxes, len(pictures))
-    uploads = [UploadQuery(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
-    return QuerySet(uploads, rows, parse_boxes(row_boxes, len(rows)), box_unit == "fraction")
+    upload_boxes = _parse_boxes(boxes, len(pictures))
+    uploads = [(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
+    refs = list(zip(rows, _parse_boxes(row_boxes, len(rows)), strict=True))
+    return QueryForm(uploads, refs, box_unit == "fraction")
 
 
-def parse_boxes(texts: Sequence[str], count: int) -> list[Box | None]:
+def _parse_boxes(texts: Sequence[str], count: int) -> list[Box | None]:
     """One box for each of `count` queries from `x1,y1,x2,y2` texts; an empty or missing one means the whole."""
     if len(texts) > count:
         raise Refused(422, f"{len(texts)} boxes for {count} pictures: give at most one each")
@@ -104,126 +109,53 @@ def _parse_box(text: str) -> Box | None:
     return left, top, right, bottom
 
 
-def parse_row(served: Served, ref: str, box: Box | None) -> RowQuery:
-    """The row that `STORE:ID` names."""
+def find_row(served: Served, ref: str) -> tuple[ServedStore, Row]:
+    """The row that `STORE:ID` names, and its store."""
     number, _, id_ = ref.partition(":")
     if not (number.isdecimal() and id_.isdecimal() and ref.isascii() and len(ref) <= 22):
         raise Refused(422, f"{ref[:40]!r} names no row: give STORE:ID")
     home = served.store(int(number))
-    return RowQuery(home, home.row(int(id_)), box)
-
-
-def require_few_pixels(uploads: Sequence[UploadQuery], each: int, together: int) -> None:
-    """Refuse pictures that are too large, by what their headers say, before any of them is decoded."""
-    total = 0
-    for query in uploads:
-        with _refused(415, "the upload cannot be used as a picture"):
-            header = read_header(query.content)
-        total += header.width * header.height
-        if header.width * header.height > each:
-            raise Refused(
-                413,
-                f"the picture has {header.width} x {header.height} pixels, more than the "
-                f"{each / 1e6:g} megapixels that are accepted: make it smaller",
-            )
-    if total > together:
-        raise Refused(
-            413,
-            f"the pictures have {total / 1e6:.0f} megapixels together, more than the {together / 1e6:g} that "
-            "are accepted at once: send fewer or smaller ones",
-        )
-
-
-def describe_queries(
-    store: ServedStore,
-    uploads: Sequence[UploadQuery],
-    rows: Sequence[RowQuery],
-    images: "QueryImages",
-    *,
-    own_size: bool = False,
-) -> Descriptors:
-    """The descriptors (queries, dim) of all queries; a row of the same store needs no network.
-
-    Pictures are decoded and described one by one, so that a request holds one at a time.
-    """
-    stored = [one.row for one in rows if one.home is store and one.box is None]
-    others = [one for one in rows if one.home is not store or one.box is not None]
-    parts: list[Descriptors] = []
-    try:
-        if stored:
-            parts.append(store.descriptors_of(stored))
-    except KeyError:
-        raise Refused(404, "a picture of the query is no longer in the store") from None
-    for image, box in images.each(uploads, others, store.describer.longest):
-        parts.append(store.describer.images([image], [box], own_size=own_size))
-    return np.concatenate(parts)
-
-
-def query_details(
-    home: ServedStore,
-    asked: Search,
-    uploads: Sequence[UploadQuery],
-    rows: Sequence[RowQuery],
-    images: "QueryImages",
-) -> QueryDetails:
-    """What the ranking and the verifier need of the queries besides their descriptors."""
-    found = NO_DETAILS
-    if asked.verifier == "geometric":
-        found = replace(found, parts=local_queries(home.extractor(), uploads, rows, images))
-    if asked.ranking == "asmk":
-        describer = home.describer
-        if not isinstance(describer, CellDescriber):
-            raise Refused(400, "this server cannot rank by asmk")
-        each = images.each(uploads, rows, describer.cells_longest)
-        found = replace(found, cells=[describer.cells([image], [box])[0] for image, box in each])
-    return found
-
-
-def local_queries(
-    extractor: Extractor, uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], images: "QueryImages"
-) -> list[QueryParts]:
-    """The local features of all queries; those kept of a whole row need no decoding."""
-    parts = [query_parts(image, box, extractor) for image, box in images.each(uploads, [], LONGEST)]
-    for row in rows:
-        kept = row.home.local_features(row.row, extractor) if row.box is None else None
-        if kept is not None:
-            parts.append(QueryParts(kept, extractor=extractor))
-        else:
-            parts += [query_parts(image, box, extractor) for image, box in images.each([], [row], LONGEST)]
-    return parts
+    return home, home.row(int(id_))
 
 
 @dataclass(frozen=True)
-class QueryImages:
-    """Decodes the images of queries, one at a time."""
+class QueryDecoder:
+    """Decodes the images of queries in the processes of a pool."""
 
-    decoders: DecodePool
-    fractions: bool  # boxes are fractions of the image rather than pixels
-    max_pixels: int  # of an upload
+    pool: DecodePool
+    fractions: bool = False  # boxes are fractions of the image rather than pixels
+    max_pixels: int = MAX_PIXELS  # of an upload
     gone: threading.Event | None = None
 
-    def each(
-        self, uploads: Sequence[UploadQuery], rows: Sequence[RowQuery], longest: int
-    ) -> Iterator[tuple[Image.Image, Box | None]]:
-        """Every query's image, of which `longest` is wanted, and its box in pixels of that."""
-        for upload in uploads:
-            with _refused(415, "the upload cannot be used as a picture"):
-                yield self._decoded(upload.content, upload.box, longest, self.max_pixels)
-        for row in rows:
-            with _refused(404, f"{row.row.image.path} cannot be read"):
-                yield self._decoded(row.home.file(row.row), row.box, longest, MAX_PIXELS)
+    def decode_upload(self, content: bytes, box: Box | None, longest: int) -> tuple[Image.Image, Box | None]:
+        """An uploaded image and its box; Refused (415, 413) where it is none."""
+        with _refuse_bad_image(415, _UPLOAD):
+            return self._decode(content, box, longest, self.max_pixels)
 
-    def _decoded(
+    def decode_row(
+        self, file: Path, path: str, box: Box | None, longest: int
+    ) -> tuple[Image.Image, Box | None]:
+        """The image of a row and its box; Refused (404) where its file gives none."""
+        with _refuse_bad_image(404, f"{path} cannot be read"):
+            return self._decode(file, box, longest, MAX_PIXELS)
+
+    def _decode(
         self, source: bytes | Path, box: Box | None, longest: int, limit: int
     ) -> tuple[Image.Image, Box | None]:
+        """The image, of which `longest` is wanted, and the box in its pixels."""
         part = None if box is None else Part(box[2] - box[0], box[3] - box[1], self.fractions)
-        found = self.decoders.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
-        inside = _box_in_pixels(box, found.whole, self.fractions)
-        return found.image, None if inside is None else _scaled(inside, found)
+        found = self.pool.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
+        return found.image, None if box is None else _box_in_pixels(box, found, self.fractions)
+
+
+def row_query(decoder: QueryDecoder, home: ServedStore, row: Row, box: Box | None = None) -> Query:
+    """A row of a served store, or a part of its image, as a query."""
+    decode = partial(decoder.decode_row, home.file(row), row.image.path, box)
+    return Query(decode) if box else Query(decode, row.image.hash, (home.store, row))
 
 
 @contextmanager
-def _refused(status: int, what: str) -> Iterator[None]:
+def _refuse_bad_image(status: int, what: str) -> Iterator[None]:
     try:
         yield
     except BadImage as bad:
@@ -231,26 +163,23 @@ def _refused(status: int, what: str) -> Iterator[None]:
         raise Refused(413 if large else status, f"{what}: {bad.reason}") from bad
 
 
-def _scaled(box: Box, found: DecodedImage) -> Box:
-    """The box in pixels of the reduced picture, at least one of them."""
-    left, top, right, bottom = (side / found.factor for side in box)
-    width, height = found.image.size
-    left, top = min(left, width - 1), min(top, height - 1)
-    return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
-
-
-def _box_in_pixels(box: Box | None, size: tuple[int, int], fractions: bool) -> Box | None:
-    """The part of the box that lies inside the picture, at least a pixel of it."""
-    if box is None:
-        return None
+def _box_in_pixels(box: Box, found: DecodedImage, fractions: bool) -> Box:
+    """The part of the box that lies inside the image, in pixels of the reduced image, at least one of them."""
     left, top, right, bottom = box
-    width, height = size
+    width, height = found.whole
     if fractions:
         left, right = left * width, right * width
         top, bottom = top * height, bottom * height
     if right <= 0 or bottom <= 0 or left >= width or top >= height:
         raise Refused(422, f"the box lies outside of the picture of {width} x {height} pixels")
-    # At least a pixel: a hair's breadth drawn by hand is no reason to fail.
-    left, top = min(max(left, 0), width - 1), min(max(top, 0), height - 1)
-    right, bottom = min(max(right, left + 1), width), min(max(bottom, top + 1), height)
+    whole = _clip((left, top, right, bottom), (width, height))
+    return _clip([side / found.factor for side in whole], found.image.size)
+
+
+def _clip(box: Sequence[float], size: tuple[int, int]) -> Box:
+    """The box inside an image of this size, at least a pixel: a hair's breadth drawn by hand is no reason to fail."""
+    left, top = (min(max(side, 0), most - 1) for side, most in zip(box[:2], size, strict=True))
+    right, bottom = (
+        min(max(side, low + 1), most) for side, low, most in zip(box[2:], (left, top), size, strict=True)
+    )
     return left, top, right, bottom

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from insclr.web.load import Full, Numbers, Room
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -47,9 +47,7 @@ _HEADERS = {
 class RequestChecks:
     """ASGI middleware around the whole application."""
 
-    def __init__(
-        self, app: App, settings: ServeSettings, room: Room, uploads: Room, numbers: Numbers
-    ) -> None:
+    def __init__(self, app: App, settings: ServeOptions, room: Room, uploads: Room, numbers: Numbers) -> None:
         self.app = app
         self.settings = settings
         self.room = room  # bytes of all requests together
@@ -135,7 +133,7 @@ class RequestChecks:
 class _Body:
     """The body of one request: counted against its own limit and the server's, and given some time only."""
 
-    def __init__(self, receive: Receive, settings: ServeSettings, room: Room) -> None:
+    def __init__(self, receive: Receive, settings: ServeOptions, room: Room) -> None:
         self._receive = receive
         self._settings = settings
         self._room = room

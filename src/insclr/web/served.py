@@ -3,13 +3,11 @@
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from insclr.arrays import Descriptors
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.data.formats import on_disk
 from insclr.describe.describer import Describer
@@ -17,14 +15,11 @@ from insclr.feedback.feedback_cache import FeedbackCache
 from insclr.feedback.proof import FirstResults
 from insclr.files import is_there, whole_file
 from insclr.retrieval.columns import Column, columns_of
-from insclr.retrieval.local.extractor import Extractor, read_features, store_extractor
-from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Row, Store
 from insclr.web.decode_pool import DecodePool
 from insclr.web.load import Numbers, Room
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 _log = logging.getLogger(__name__)
 
@@ -73,22 +68,6 @@ class ServedStore:
     def file(self, row: Row) -> Path:
         """Where the picture of a row is: the only way from a request to the disk."""
         return self.store.info.root / row.image.path
-
-    def descriptors_of(self, rows: Sequence[Row]) -> Descriptors:
-        """The stored descriptors of rows."""
-        return self.store.descriptors([row.id for row in rows])
-
-    def extractor(self) -> Extractor:
-        """What makes the local features of this store."""
-        return store_extractor(self.store)
-
-    def local_features(self, row: Row, extractor: Extractor) -> LocalFeatures | None:
-        """The local features that this extractor made of a row's picture; None where none are kept."""
-        kept = LocalFeatureDatabase(self.store.parts)
-        try:
-            return read_features(kept, extractor, [row.image.hash]).get(row.image.hash)
-        finally:
-            kept.close()
 
     def cutoff(self) -> float:
         """The cosine of the calibrated cut-off."""
@@ -153,7 +132,7 @@ class Served:
     """
 
     stores: tuple[ServedStore, ...]
-    settings: ServeSettings
+    settings: ServeOptions
     decoders: DecodePool
     uploads: Room  # requests at once that search for pictures which are decoded
     previews: Room  # requests at once for JPEGs of indexed pictures

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insclr.errors import UserError
-from insclr.web.settings import ServeSettings
+from insclr.web.settings import ServeOptions
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -22,7 +22,7 @@ _GRACE = 4  # seconds that requests under way have after SIGTERM
 _STATIC = Path(__file__).parent / "static"
 
 
-def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None = None) -> "FastAPI":
+def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = None) -> "FastAPI":
     """The page and its API for one store, or two to compare (after, before)."""
     try:
         from fastapi import FastAPI
@@ -36,7 +36,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeSettings | None =
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
 
-    settings = settings or ServeSettings()
+    settings = settings or ServeOptions()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -195,7 +195,7 @@ def open_served(
     return found
 
 
-def serve(stores: Sequence["ServedStore"], settings: ServeSettings) -> None:
+def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
     """Serve until interrupted, and end soon after; UserError when the port is taken."""
     app = create_app(stores, settings)
     import uvicorn

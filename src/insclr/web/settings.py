@@ -1,4 +1,4 @@
-"""What `insclr serve` can be told."""
+"""The options of `insclr serve`."""
 
 import os
 import re
@@ -8,23 +8,26 @@ from pathlib import Path
 
 from insclr.errors import UserError
 from insclr.files import open_text
+from insclr.options import StoreModelOptions, option
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "INSCLR_TOKEN"
 
 
-@dataclass(frozen=True)
-class ServeSettings:
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(StoreModelOptions):
     """Where the page is served, to whom, and what it accepts."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str = ""  # when given, every request must carry it
-    insecure: bool = False  # serve other machines without a token
-    root_path: str = ""  # where a proxy shows the page, such as /photos; the proxy takes it off again
-    names: tuple[str, ...] = ()  # further host names that the page is asked for by, such as a proxy's
-    originals: bool = True  # give the files themselves too, with all that cameras write into them
-    proxy: str = ""  # address of a proxy whose X-Forwarded-* headers are believed
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 listens on all interfaces.")
+    port: int = option(8000, "Port to listen on.")
+    token: str = ""  # every request must carry it; else from the file, made, or from the environment
+    token_file: Path | None = option(None, "File with the token that every request must carry.")
+    make_token: bool = option(False, "Make a token and print it once, in the address.")
+    insecure: bool = option(False, "Serve other machines without a token.")
+    root_path: str = option("", "Path under which a proxy shows the page, such as /photos.")
+    names: tuple[str, ...] = option((), "Host name of the page, such as a proxy's.", "--name")
+    proxy: str = option("", "Trusted proxy address, whose X-Forwarded headers are used.")
+    originals: bool = option(True, "Let people open and download the files themselves, with all camera data.")
 
     max_bytes: int = 25_000_000  # of one request
     max_pixels: int = 64_000_000  # of one uploaded picture
@@ -40,6 +43,10 @@ class ServeSettings:
     max_connections: int = 500
 
     def __post_init__(self) -> None:
+        """Find the token; UserError for a value that makes no sense."""
+        super().__post_init__()
+        object.__setattr__(self, "names", tuple(one.lower() for one in self.names))
+        object.__setattr__(self, "token", self.token or find_token(self.token_file, self.make_token))
         if not 0 <= self.port <= 65535:
             raise UserError(f"port {self.port} does not exist: give one from 0 to 65535")
         if self.token and not re.fullmatch(r"[!-~]{8,}", self.token):
@@ -53,7 +60,7 @@ class ServeSettings:
         if not self.local and not self.token and not self.insecure:
             raise UserError(
                 f"--host {self.host} lets everybody in the network see these photos: give a token (--token-file, "
-                f"--make-token or the variable {TOKEN_VARIABLE}), or say --insecure"
+                f"--make-token or the variable {TOKEN_VARIABLE}), or give --insecure"
             )
 
     @property
@@ -68,7 +75,7 @@ class ServeSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names under which the page may be asked for: a foreign name is another site's doing (DNS rebinding)."""
+        """Names under which the page may be asked for: another name may be an attack (DNS rebinding)."""
         return (*_LOCAL, *self.names) if self.local or self.names else ("*",)
 
     @property

@@ -21,7 +21,7 @@ from insclr.feedback.things import ShownThing, assign_permanent_id, hashes_of
 from insclr.store import Entry, Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
-from insclr.web.queries import parse_row
+from insclr.web.queries import find_row
 from insclr.web.served import Refused, Served, ServedStore
 
 things_api = APIRouter(prefix="/api/stores/{store}")
@@ -237,10 +237,10 @@ def undo_act(served: Offer, store: StoreNumber, body: UndoneEntry) -> Done:
 
 def row_of(served: Served, home: ServedStore, ref: str) -> Row:
     """The row of this store that a page refers to."""
-    found = parse_row(served, ref, None)
-    if found.home is not home:
+    found, row = find_row(served, ref)
+    if found is not home:
         raise Refused(422, "this photo is of another store")
-    return found.row
+    return row
 
 
 def _thing(served: Served, store: int, thing: ShownThing) -> ThingAnswer:

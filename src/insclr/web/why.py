@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
+from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
 from insclr.web.answers import Problem
-from insclr.web.queries import QuerySet, local_queries, parse_row, query_form
+from insclr.web.queries import QueryDecoder, QueryForm, find_row, query_form, row_query
 from insclr.web.served import Served
 from insclr.web.turns import in_turn
 
@@ -48,30 +49,29 @@ class WhyAnswer(BaseModel):
 async def why(
     request: Request,
     found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],
-    query: Annotated[QuerySet, Depends(query_form)],
+    query: Annotated[QueryForm, Depends(query_form)],
 ) -> WhyAnswer:
     """The points of a query that are found again in a picture, where they agree on one transform."""
     served: Served = request.app.state.served
     return await in_turn(request, served.uploads, "compared", partial(_answer, served, found, query))
 
 
-def _answer(served: Served, found: str, query: QuerySet, gone: threading.Event) -> WhyAnswer:
-    rows, images = query.checked(served, gone)
-    shown = parse_row(served, found, None)
-    extractor = shown.home.extractor()
-    queries = local_queries(extractor, query.uploads, rows, images)
-    # The found picture's features are kept, or made now from its file.
-    (target,) = local_queries(extractor, [], [shown], images)
-    return _explained(queries, target.features)
+def _answer(served: Served, found: str, query: QueryForm, gone: threading.Event) -> WhyAnswer:
+    queries = query.queries(served, gone)
+    home, row = find_row(served, found)
+    extractor = store_extractor(home.store)
+    # The found image's features are kept, or made now from its file.
+    target = row_query(QueryDecoder(served.decoders, gone=gone), home, row).local_parts(extractor)
+    return _explain([one.local_parts(extractor) for one in queries], target.features)
 
 
-def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
+def _explain(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
     geometries = [verify(one.features, target, one.outline, one.extractor.match) for one in queries]
     inliers = [-1 if one is None else one.inliers for one in geometries]
     best = inliers.index(max(inliers))
     geometry = geometries[best]
     if geometry is None:
-        return WhyAnswer(verified=False, sentence=_nothing(queries, target))
+        return WhyAnswer(verified=False, sentence=_explain_nothing(queries, target))
     return WhyAnswer(
         verified=True,
         sentence=f"{geometry.inliers} points of the query are found again in this photo, in the same arrangement.",
@@ -84,7 +84,7 @@ def _explained(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
     )
 
 
-def _nothing(queries: list[QueryParts], target: LocalFeatures) -> str:
+def _explain_nothing(queries: list[QueryParts], target: LocalFeatures) -> str:
     if not any(len(query.features) for query in queries):
         return "The query has no points to match: it is of one colour, blurred or tiny."
     if not len(target):

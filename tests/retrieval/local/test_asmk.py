@@ -15,12 +15,13 @@ from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.model.model_file import Model, resolve_model
+from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.asmk import BITS, QUERY_WORDS, Aggregated, Codebook, InvertedFile, learn_codebook
 from insclr.retrieval.local.keep_asmk import AsmkSearch, CellsOf, keep_asmk
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
-from insclr.retrieval.local.ranking import QueryDetails
-from insclr.retrieval.search import Search, search_set
+from insclr.retrieval.query import image_query
+from insclr.retrieval.search import search
 from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
 
 
@@ -126,12 +127,7 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
     index_images(describer, list_images(photos), store_at)
     store = open_store(store_at)
     with pytest.raises(UserError, match=r"has no local descriptors: make them with .* --asmk"):
-        search_set(
-            store,
-            describer.images([textured(3)]),
-            Search(ranking="asmk"),
-            QueryDetails(cells=describer.cells([textured(3)])),
-        )
+        search(store, describer, [image_query(textured(3))], SearchOptions(ranking="asmk"))
     store.close()
     index_images(describer, list_images(photos), store_at, asmk=True)
     placed(textured(3, 160), 0, 1.0, (10, 10)).save(photos / "again.png")
@@ -143,12 +139,8 @@ def test_a_store_is_searched_by_local_descriptors(model: Model, tmp_path: Path) 
     kept = LocalFeatureDatabase(store.parts)
     assert kept.hashes("asmk") == {row.image.hash for row in store.rows_by_path().values()}
     kept.close()
-    matches = search_set(
-        store,
-        describer.images([textured(3, 160)]),
-        Search(ranking="asmk", top=5, where="path contains 3"),
-        QueryDetails(cells=describer.cells([textured(3, 160)])),
-    )
+    options = SearchOptions(ranking="asmk", top=5, where="path contains 3")
+    matches = search(store, describer, [image_query(textured(3, 160))], options)
     assert matches[0].path == "3.png"
     assert {one.path for one in matches} == {"3.png", "13.png"}
     store.close()
@@ -206,4 +198,4 @@ def test_two_stores_are_read_once_each(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_an_unknown_ranking_is_refused() -> None:
     with pytest.raises(UserError, match="choose one of global, regions, asmk"):
-        Search(ranking="best")
+        SearchOptions(ranking="best")

@@ -11,9 +11,10 @@ from insclr.data.images import list_images
 from insclr.describe.cells import Cells
 from insclr.describe.describer import ModelDescriber
 from insclr.model.model_file import resolve_model
+from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.dsm import match_cells
-from insclr.retrieval.search import Search, search_files
+from insclr.retrieval.search import search_files
 
 SIDE = 10  # cells along a map
 
@@ -88,10 +89,10 @@ def test_a_search_is_verified_by_the_maps_and_a_vanished_file_is_left_in_its_pla
     (photos / "2.png").unlink()
     query = tmp_path / "query.png"
     textured(1, 160).save(query)
-    (found,) = search_files(tmp_path / "s", query, Search(rerank="dsm"))
+    (found,) = search_files(tmp_path / "s", query, SearchOptions(rerank="dsm"))
     by_path = {match.path: match for match in found.matches}
     assert found.matches[0].path == "1.png"
     assert (by_path["1.png"].inliers or 0) >= 6
     assert by_path["1.png"].box == pytest.approx((0, 0, 1, 1), abs=0.1)
     assert by_path["2.png"].inliers is None
-    assert "1 of the first 4 photos are gone or have changed" in caplog.text
+    assert "1 of the first 4 images are gone or have changed" in caplog.text

@@ -15,14 +15,15 @@ from helpers.blots import textured
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
 from insclr.errors import UserError
+from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local.extractor import Extractor, open_extractor, store_extractor
 from insclr.retrieval.local.features import MAX_FEATURES, LocalFeatures
 from insclr.retrieval.local.geometry import verify
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
-from insclr.retrieval.local.ranking import QueryDetails
-from insclr.retrieval.local.verification import query_parts
-from insclr.retrieval.search import Match, Search, search_set
+from insclr.retrieval.query import image_query
+from insclr.retrieval.search import Match
+from insclr.retrieval.search import search as search_store
 from insclr.store import Store, open_store
 
 MOST_BYTES = 54_408  # what SIFT's features take at most, docs/small-objects.md
@@ -91,9 +92,8 @@ def kept_of(store: Store, table: str) -> dict[str, bytes]:
 
 
 def search(store: Store, query: Image.Image) -> dict[str, Match]:
-    details = QueryDetails(parts=[query_parts(query, None, store_extractor(store))])
-    asked = Search(rerank="geometric")
-    found = search_set(store, HistogramDescriber().images([query]), asked, details)
+    options = SearchOptions(rerank="geometric")
+    found = search_store(store, HistogramDescriber(), [image_query(query)], options)
     return {one.path: one for one in found}
 
 

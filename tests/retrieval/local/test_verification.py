@@ -12,12 +12,14 @@ from helpers.histogram_describer import HistogramDescriber
 from insclr.data.decode import Box
 from insclr.data.images import list_images
 from insclr.errors import UserError
+from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local import extractor
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
-from insclr.retrieval.local.ranking import QueryDetails
 from insclr.retrieval.local.verification import query_parts
-from insclr.retrieval.search import Match, Search, search_set
+from insclr.retrieval.query import image_query
+from insclr.retrieval.search import Match
+from insclr.retrieval.search import search as search_store
 from insclr.store import Store, open_store
 
 
@@ -38,9 +40,8 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(store: Store, query: Image.Image, **asked: object) -> list[Match]:
-    descriptors = HistogramDescriber().images([query])
-    details = QueryDetails(parts=[query_parts(query)])
-    return search_set(store, descriptors, Search(rerank="geometric", **asked), details)  # type: ignore[arg-type]
+    options = SearchOptions().change({"rerank": "geometric"} | asked)
+    return search_store(store, HistogramDescriber(), [image_query(query)], options)
 
 
 def kept_hashes(store: Store) -> set[str]:
@@ -92,7 +93,7 @@ def test_missing_features_are_said_and_the_photos_keep_their_place(
     with caplog.at_level(logging.WARNING):
         matches = search(store, textured(1))
     store.close()
-    assert "1 of the first 5 photos have no local features" in caplog.text
+    assert "1 of the first 5 images have no local features" in caplog.text
     assert {match.path: match.inliers is None for match in matches} == {
         "50.png": True, "51.png": False, "52.png": False, "white.png": False, "with.png": False,
     }  # fmt: skip
@@ -115,7 +116,7 @@ def test_a_query_without_points_is_answered_by_similarity(
     white = Image.new("RGB", (100, 100), "white")
     with caplog.at_level(logging.WARNING):
         matches = search(store, white)
-    plain = search_set(store, HistogramDescriber().images([white]), Search())
+    plain = search(store, white, rerank="")
     store.close()
     assert "the query has no points to match" in caplog.text
     assert [one.path for one in matches] == [one.path for one in plain]
@@ -128,7 +129,7 @@ def test_a_damaged_file_of_features_is_reported(photos: Path, tmp_path: Path) ->
     store = open_store(tmp_path / "s")
     with pytest.raises(UserError, match=r"parts\.sqlite is damaged: delete it"):
         search(store, textured(1))
-    plain = search_set(store, HistogramDescriber().images([textured(1)]), Search())
+    plain = search(store, textured(1), rerank="")
     store.close()
     assert len(plain) == 5  # nothing else is lost
 

@@ -1,7 +1,8 @@
-"""The rankings a search can ask for, and the verification of their first results, behind one function."""
+"""The results of a ranking, and the verification of the first ones by local features."""
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,19 +10,17 @@ import numpy as np
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores
 from insclr.data.decode import Box
-from insclr.describe.cells import Cells
-from insclr.describe.describer import CellDescriber
+from insclr.describe.describer import CellDescriber, Describer
 from insclr.errors import UserError
 from insclr.retrieval.local import dsm
-from insclr.retrieval.local.dsm import verify_cells
+from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.geometry import Geometry
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
-from insclr.retrieval.local.verification import VERIFIED, QueryParts, Verified, verified_order, verify_rows
+from insclr.retrieval.local.verification import VERIFIED, Verified, outline_of, verified_order, verify_rows
+from insclr.retrieval.query import Query
 from insclr.store import Store
 
 _log = logging.getLogger(__name__)
-
-RANKINGS = ("global", "regions", "asmk")
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,12 @@ class Results:
 
     ids: Ids  # (results,)
     similarities: Scores  # (results,)
-    boxes: Boxes | None = None  # (results, 4) where the thing is, as fractions; the ranking may not say
+    boxes: Boxes | None = None  # (results, 4) where the instance is, as fractions, if the ranking finds that
     geometries: Sequence[Geometry | None] = ()  # of the first ones, where they were verified
-    looked: Sequence[bool] = ()  # which of these could be
+    looked: Sequence[bool] = ()  # which of these could be verified
 
-    def box(self, place: int) -> tuple[float, float, float, float] | None:
-        """Where the thing is in a result: by its geometry, else by the ranking; None: nobody knows."""
+    def box(self, place: int) -> Box | None:
+        """Where the instance is in a result: by its geometry, else by the ranking; None where that is unknown."""
         geometry = self.geometries[place] if place < len(self.geometries) else None
         if geometry is not None:
             return geometry.box
@@ -45,91 +44,69 @@ class Results:
         return left, top, right, bottom
 
     def inliers(self, place: int) -> int | None:
-        """How many matched points prove a result; None: it was not looked at."""
+        """How many matched points prove a result; None where it was not verified."""
         if place >= len(self.looked) or not self.looked[place]:
             return None
         geometry = self.geometries[place]
         return geometry.inliers if geometry else 0
 
-
-@dataclass(frozen=True)
-class QueryDetails:
-    """What a query brings besides its descriptor, where the ranking or the verifier needs it."""
-
-    parts: Sequence[QueryParts] = ()  # for geometric
-    cells: Sequence[Cells] = ()  # for asmk
-    map_cells: Sequence[tuple[Cells, Box | None]] = ()  # for dsm, and the part of the query that they are of
-    describer: CellDescriber | None = None  # for dsm: describes the found images
+    def reorder(self, order: Ids) -> "Results":
+        """The results in a new order, without what verification found."""
+        boxes = None if self.boxes is None else self.boxes[order]
+        return Results(self.ids[order], self.similarities[order], boxes)
 
 
-NO_DETAILS = QueryDetails()
-
-
-def check_ranking(name: str) -> None:
-    """UserError when there is no such ranking."""
-    if name not in RANKINGS:
-        raise UserError(f"there is no ranking {name!r}: choose one of {', '.join(RANKINGS)}")
-
-
-def verified(store: Store, found: Results, name: str, query: QueryDetails) -> Results:
+def verify_results(
+    store: Store, describer: Describer, queries: Sequence[Query], found: Results, verifier: str
+) -> Results:
     """The results with the first ones in the order of similarity and matched points together.
 
     Where no query has points (one colour, blurred, tiny), nothing can be verified: the order stays, with a warning.
     """
-    if name == "dsm":
-        return _dsm(store, found, query)
-    if not any(len(one.features) for one in query.parts):
-        _log.warning(
-            "the query has no points to match (one colour, blurred or tiny): its results are not verified"
-        )
-        return found
-    kept = LocalFeatureDatabase(store.parts)
-    try:
-        judged = verify_rows(store, kept, query.parts, found.ids[:VERIFIED])
-    finally:
-        kept.close()
-    _warn_of_missing(judged, "have no local features and are not verified: run `insclr index --local`")
-    return reordered(found, judged)
-
-
-def _dsm(store: Store, found: Results, query: QueryDetails) -> Results:
-    if query.describer is None:
-        raise UserError("--rerank dsm describes the photos found anew: use it on the command line")
-    judged = verify_cells(
-        store,
-        partial(query.describer.cells, scales=dsm.SCALES, most=dsm.MAX_CELLS),
-        query.describer.cells_longest,
-        query.map_cells,
-        found.ids[: dsm.VERIFIED],
-    )
-    _warn_of_missing(judged, "are gone or have changed and are not verified: run `insclr index`")
-    return reordered(found, judged)
-
-
-def _warn_of_missing(judged: Verified, says: str) -> None:
-    missing = judged.looked.count(False)
-    if missing:
-        _log.warning("%d of the first %d photos %s", missing, len(judged.looked), says)
-
-
-def reordered(found: Results, judged: Verified) -> Results:
-    """The results with the first ones, which were judged, in their new order."""
+    if verifier == "dsm":
+        judged = _verify_by_cells(store, describer, queries, found)
+    else:
+        extractor = store_extractor(store)
+        parts = [one.local_parts(extractor) for one in queries]
+        if not any(len(one.features) for one in parts):
+            _log.warning(
+                "the query has no points to match (one colour, blurred or tiny): its results are not verified"
+            )
+            return found
+        with closing(LocalFeatureDatabase(store.parts)) as kept:
+            judged = verify_rows(store, kept, parts, found.ids[:VERIFIED])
+        _warn_of_missing(judged, "have no local features and are not verified: run `insclr index --local`")
     count = len(judged.geometries)
     inliers = np.array([one.inliers if one else 0 for one in judged.geometries], np.int64)
-    order = np.concatenate(
-        [verified_order(found.similarities[:count], inliers), np.arange(count, len(found.ids))]
-    )
+    first = verified_order(found.similarities[:count], inliers)
     return replace(
-        found,
-        ids=found.ids[order],
-        similarities=found.similarities[order],
-        boxes=None if found.boxes is None else found.boxes[order],
-        geometries=[judged.geometries[i] for i in order[:count].tolist()],
-        looked=[judged.looked[i] for i in order[:count].tolist()],
+        found.reorder(np.concatenate([first, np.arange(count, len(found.ids))])),
+        geometries=[judged.geometries[i] for i in first.tolist()],
+        looked=[judged.looked[i] for i in first.tolist()],
     )
 
 
-def joined_queries(queries: Descriptors) -> Descriptors:
+def _verify_by_cells(
+    store: Store, describer: Describer, queries: Sequence[Query], found: Results
+) -> Verified:
+    if not isinstance(describer, CellDescriber):
+        raise UserError("this model has no feature maps: search without --rerank dsm")
+    map_cells = partial(describer.cells, scales=dsm.SCALES, most=dsm.MAX_CELLS)
+    images = [one.decode(describer.cells_longest) for one in queries]
+    mine = [(map_cells([image], [box])[0], outline_of(image, box)) for image, box in images]
+    ids = found.ids[: dsm.VERIFIED]
+    judged = dsm.verify_cells(store, map_cells, describer.cells_longest, mine, ids)
+    _warn_of_missing(judged, "are gone or have changed and are not verified: run `insclr index`")
+    return judged
+
+
+def _warn_of_missing(judged: Verified, what: str) -> None:
+    missing = judged.looked.count(False)
+    if missing:
+        _log.warning("%d of the first %d images %s", missing, len(judged.looked), what)
+
+
+def join_queries(queries: Descriptors) -> Descriptors:
     """One unit descriptor (1, dim) for a query set: the mean."""
     mean = queries.mean(0, keepdims=True)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)

@@ -1,6 +1,6 @@
 """Re-ranking: functions from results to results, all with one signature.
 
-    better = rerank("alphaqe")(queries, database, rank(queries, database))
+    better = RERANKERS["alphaqe"](queries, database, rank(queries, database))
 
 A re-ranker gives back the ids it was given, each row in a better order.
 """
@@ -12,7 +12,6 @@ from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.query_expansion import alpha_qe
 from insclr.retrieval.rerank.ranking import Ranking, rank
 from insclr.retrieval.rerank.reciprocal import k_reciprocal
-from insclr.retrieval.reranker_names import require_reranker
 
 Reranker = Callable[[Descriptors, Descriptors, Ranking], Ranking]
 
@@ -22,10 +21,4 @@ RERANKERS: dict[str, Reranker] = {
     "kreciprocal": k_reciprocal,
 }
 
-
-def rerank(name: str) -> Reranker:
-    """The re-ranker of this name; case, spaces and dashes do not matter."""
-    return RERANKERS[require_reranker(name)]
-
-
-__all__ = ["RERANKERS", "Ranking", "Reranker", "rank", "rerank"]
+__all__ = ["RERANKERS", "Ranking", "Reranker", "rank"]

@@ -10,18 +10,22 @@ from typer.testing import CliRunner
 from insclr.cli import app, evaluation  # noqa: F401  (registers the command)
 from insclr.data.labels import Labels
 from insclr.errors import UserError
-from insclr.evaluation import located
-from insclr.evaluation.evaluate import evaluate_labels
-from insclr.evaluation.located import (
-    GeometricVerifier,
-    GlobalRanker,
-    RegionRanker,
-    evaluate_rows,
-    iou,
+from insclr.evaluation import measure
+from insclr.evaluation.evaluate import LeaveOneOut, evaluate_labels
+from insclr.evaluation.measure import (
+    RowRanker,
+    RowVerifier,
     query_outlines,
+    rank_by_regions,
+    rank_globally,
+    rank_rows,
     true_boxes,
+    verify_by_points,
 )
+from insclr.evaluation.metrics import iou
+from insclr.evaluation.results import LabelResult
 from insclr.retrieval.local.features import LocalFeatures
+from insclr.retrieval.local.geometry import Geometry
 from insclr.store import Regions
 from insclr_demo import draw_collection
 
@@ -29,6 +33,11 @@ from insclr_demo import draw_collection
 def unit(*shape: int, seed: int = 0) -> np.ndarray:
     rows = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def evaluate_rows(labels: Labels, ranker: RowRanker, verifier: RowVerifier | None = None) -> LabelResult:
+    task = LeaveOneOut(labels)
+    return task.measure(rank_rows(task, ranker, verifier), true_boxes(labels))
 
 
 def test_iou_by_hand() -> None:
@@ -42,7 +51,7 @@ def test_the_plain_ranking_is_measured_as_ever() -> None:
     labels = Labels(Path(), tuple(map(str, range(30))), tuple(str(i % 5) for i in range(30)))
     rows = unit(30, 8)
     expected = evaluate_labels(rows, labels)
-    found = evaluate_rows(labels, GlobalRanker(rows, np.arange(30)))
+    found = evaluate_rows(labels, rank_globally(rows, np.arange(30)))
     assert found.map == pytest.approx(expected.map)
     assert found.recall(1) == expected.recall(1)
     assert (found.top == expected.top).all()
@@ -71,24 +80,15 @@ def test_the_best_region_decides_and_its_box_is_measured(busy: Labels) -> None:
     # Photos 0 to 2 have their thing on the left, as the labels say; of photo 3 the right part looks like it.
     for thing, box in ((a, left), (b, left), (a, left), (b, right)):
         regions.append(Regions(np.array([box, (0, 0, 1, 0.5)], np.float32), np.stack([thing, nothing])))
-    result = evaluate_rows(busy, RegionRanker(whole, regions, busy.role_ids("index")))
+    result = evaluate_rows(busy, rank_by_regions(whole, regions, busy.role_ids("index")))
     assert result.map == pytest.approx(100)
     assert result.box_iou == pytest.approx((1 + 1 + 1 + 0) / 4)
     assert result.boxes == 4
     assert result.to_json()["box_iou"] == pytest.approx(75)
     assert "75.00  mean IoU of 4 boxes" in result.table()
-    plain = evaluate_rows(busy, GlobalRanker(whole, busy.role_ids("index")))
+    plain = evaluate_rows(busy, rank_globally(whole, busy.role_ids("index")))
     assert plain.map < 100
     assert plain.box_iou is None
-
-
-class Turned:
-    """A verifier that turns the results around and knows the box in the last of them."""
-
-    def order(self, query: int, rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, list]:
-        assert len(rows) == len(scores)
-        assert query in (0, 1)
-        return np.arange(len(rows))[::-1], [*[None] * (len(rows) - 1), (0.0, 0.0, 0.25, 1.0)]
 
 
 def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_ranking(busy: Labels) -> None:
@@ -96,8 +96,17 @@ def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_rankin
     whole = np.stack([a, b, nothing, nothing, nothing, nothing])
     regions = [Regions(np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))] * 2
     regions += [Regions(np.array([(0, 0, 0.5, 1)], np.float32), one[None]) for one in (a, b, a, b)]
-    result = evaluate_rows(busy, RegionRanker(whole, regions, busy.role_ids("index")), Turned())
-    # The two right photos now come third and fourth: precision 1/3 and 2/4. Boxes: the region's, and half of it.
+    ranker = rank_by_regions(whole, regions, busy.role_ids("index"))
+
+    def match(query: int, row: int) -> Geometry | None:
+        """Points agree with the images of the other instance, and with the second image of the own one."""
+        box = (0.0, 0.0, 0.25, 1.0)
+        points = np.zeros((0, 2), np.float32)
+        inliers = {0: {3: 900, 5: 800, 4: 10}, 1: {2: 900, 4: 800, 5: 10}}[query].get(row)
+        return inliers and Geometry(inliers, np.eye(2, 3), points, points, box)  # type: ignore[return-value]
+
+    result = evaluate_rows(busy, ranker, RowVerifier(match))
+    # The two right images now come third and fourth: precision 1/3 and 2/4. Boxes: the region's, and half of it.
     assert result.map == pytest.approx(100 * (1 / 3 + 2 / 4) / 2)
     assert result.box_iou == pytest.approx((1 + 0.5) / 2)
 
@@ -124,9 +133,9 @@ def test_the_box_around_the_query_s_thing_is_looked_for_as_a_search_does(
     outlines = query_outlines(labels)
     assert outlines == {0: pytest.approx((0.1, 0.2, 0.6, 0.8))}
     given: list[object] = []
-    monkeypatch.setattr(located, "best_geometry", lambda parts, _: given.append(parts[0].outline))
+    monkeypatch.setattr(measure, "best_geometry", lambda parts, _: given.append(parts[0].outline))
     features = LocalFeatures.__new__(LocalFeatures)  # never looked into
-    GeometricVerifier([features] * 2, outlines).order(0, np.array([1]), np.ones(1, np.float32))
+    verify_by_points([features] * 2, outlines).match(0, 1)
     assert given == [outlines[0]]
 
 

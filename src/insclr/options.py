@@ -1,0 +1,241 @@
+"""What can be asked of each job: the command line and the Python functions are both made from these classes.
+
+A field is written once, with its default and its help. A field without help is no flag of the command.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from insclr.errors import UserError
+
+SHARD_HELP = "2/4: do the second of four shares; torchrun splits by itself."
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_TOP = 1000
+RANKINGS = ("global", "regions", "asmk")
+RERANKER_NAMES = ("alphaqe", "diffusion", "kreciprocal")
+VERIFIER_NAMES = ("geometric", "dsm")  # they compare images rather than descriptors
+
+
+def option(default: Any, help: str, *flags: str) -> Any:
+    """A field that is a flag of the command too; `flags` are its names where they are not the field's."""
+    return field(default=default, metadata={"help": help, "flags": flags})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The base of all options."""
+
+    def __post_init__(self) -> None:
+        """Check the values; a text is taken as a path where one is wanted."""
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, str) and each.type == Path | None:
+                object.__setattr__(self, each.name, Path(value))
+
+    def change(self, changes: dict[str, Any]) -> Self:
+        """The options with some fields changed; TypeError for a field that they do not have."""
+        return dataclasses.replace(self, **changes)
+
+
+def show_options(function: F) -> F:
+    """Have `help` show the fields of a function's options instead of `options` and its other keywords."""
+    signature = inspect.signature(function)
+    parameters = dict(signature.parameters)
+    options: Options = parameters.pop("options").default
+    kept = [one for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
+    names = {one.name for one in kept}
+    shown = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+        )
+        for each in dataclasses.fields(options)
+        if each.name not in names
+    ]
+    function.__signature__ = signature.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """What a network runs on."""
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(DeviceOptions):
+    """What describes images."""
+
+    engine: str = option(
+        "auto", "auto (OpenVINO, else ONNX Runtime; torch on a GPU), torch, onnx or openvino."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOptions(Options):
+    """The weights of a pretrained model."""
+
+    weights: str = option("", "With pretrained:NAME: file with the backbone's weights.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(WeightsOptions, ComputeOptions):
+    """How a model is loaded and describes images."""
+
+    size: int = option(0, "Side of the image in pixels; 0 = the model's own.")
+    fit: str = option("", "longest or square; empty = the model's own.")
+    scales: str = option("", "Multiples of the size, e.g. 1.414,1,0.707; empty = the model's own.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreModelOptions(WeightsOptions, ComputeOptions):
+    """The model that describes queries to a store."""
+
+    model: str = option("", "The store's model, where it has moved.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFeatureOptions(Options):
+    """Learned local features in place of SIFT."""
+
+    local_features: str = option("", "For geometric: file with the weights of kornia's DISK instead of SIFT.")
+    local_matcher: str = option("", "With it: file with the weights of LightGlue for DISK.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions(Options):
+    """How results are ranked."""
+
+    rerank: str = option(
+        "",
+        "Put the results in a better order. "
+        "alphaqe: search again with the weighted mean of the query and its first results; "
+        "diffusion: follow neighbours of neighbours (a search: among its 500 nearest); "
+        "kreciprocal: prefer results that have the query among their own nearest; "
+        "geometric: prefer images in which points of the query are found again in the same arrangement; "
+        "dsm: the same with cells of the network's own feature map.",
+    )
+    ranking: str = option(
+        "global", "global (whole images), regions (their best part) or asmk (local descriptors)."
+    )
+
+    def __post_init__(self) -> None:
+        """UserError where there is no such ranking or re-ranker."""
+        super().__post_init__()
+        if self.ranking not in RANKINGS:
+            raise UserError(f"there is no ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
+        known = (*RERANKER_NAMES, *VERIFIER_NAMES)
+        if self.rerank and _plain(self.rerank) not in known:
+            raise UserError(f'There is no re-ranker "{self.rerank}". Choose one of: {", ".join(known)}.')
+
+    @property
+    def reranker(self) -> str:
+        """The plain name of a re-ranker that compares descriptors; empty for none."""
+        return _plain(self.rerank) if _plain(self.rerank) in RERANKER_NAMES else ""
+
+    @property
+    def verifier(self) -> str:
+        """The plain name of a re-ranker that compares images; empty for none."""
+        return _plain(self.rerank) if _plain(self.rerank) in VERIFIER_NAMES else ""
+
+
+def _plain(name: str) -> str:
+    """A name without case, spaces and dashes."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(ComputeOptions):
+    """What a run is given besides images and recipe."""
+
+    minutes: float | None = option(None, "Time for the rounds that train more than the last layer.")
+    changes: tuple[str, ...] = option((), "key=value of the recipe, e.g. network.dim=256.", "--set")
+    weights: str = option("", "File with the backbone's weights.")
+    labels: Path | None = option(
+        None, "CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."
+    )
+    resume: bool = option(False, "Continue an interrupted run; it remembers its options.")
+    cache: Path | None = option(None, "Keep features here, for other runs on these images.")
+    answers: str | None = option(None, "A store whose names and answers are learned from.")
+
+    @property
+    def recipe_changes(self) -> tuple[str, ...]:
+        """All changes of the recipe, those by options of their own among them."""
+        minutes = () if self.minutes is None else (f"minutes={float(self.minutes)}",)
+        weights = (f"network.weights={self.weights!r}",) if self.weights else ()
+        return (*self.changes, *weights, *minutes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhitenOptions(WeightsOptions, DeviceOptions):
+    """How a whitening is learned."""
+
+    dim: int = option(0, "Length of the new descriptor; 0 = as long as it can be.")
+    power: float = option(0.5, "0 = centred rotation, 0.5 = full whitening.")
+    labels: Path | None = option(None, "CSV (path, instance): supervised whitening Lw.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions(LocalFeatureOptions, WeightsOptions, ComputeOptions):
+    """What a store keeps of images, and how it is brought up to date."""
+
+    prune: bool = option(False, "Drop rows whose image is no longer listed.")
+    verify: bool = option(False, "Read every image: size and time may be old, the content new.")
+    regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
+    local: bool = option(False, "Keep local features, for --rerank geometric (54 kB an image).")
+    asmk: bool = option(False, "Keep local descriptors, for --ranking asmk (2 kB an image).")
+    size: int = option(0, "Side at which images are described; 0 = the model's own.")
+    batch: int = 256  # images written in one transaction: what a kill can cost
+    shard: str = option("", SHARD_HELP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(RankingOptions, StoreModelOptions):
+    """What is asked of a search besides its queries."""
+
+    top: int = option(20, "Most results.")
+    min_score: float = option(0.0, "Least calibrated score, 0 to 1.")
+    where: str = option("", 'Filter on metadata, e.g. "year >= 1900 and room = attic".')
+    aggregate: str = "mean"  # psi of the paper, over the images of a query set: mean or max
+
+    def __post_init__(self) -> None:
+        """UserError for a value that makes no sense."""
+        super().__post_init__()
+        if not 1 <= self.top <= MAX_TOP:
+            raise UserError(f"top must be between 1 and {MAX_TOP}, not {self.top}")
+        if not 0 <= self.min_score <= 1:
+            raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
+        if self.aggregate not in ("mean", "max"):
+            raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(RankingOptions, LocalFeatureOptions, LoadOptions):
+    """What is measured, and how."""
+
+    protocol: str = option("", "roxford5k, rparis6k, oxford5k, paris6k, instre or gldv2.")
+    root: Path | None = option(None, "Folder with the protocol's images.")
+    ground_truth: Path | None = option(None, "Its ground truth, where not under --root.")
+    distractors: Path | None = option(None, "Distractors: images, or descriptors (.npy, .npz, .parquet).")
+    region_size: int = option(
+        0, "Side at which index images are described for --ranking regions; 0 = --size."
+    )
+    allow_missing: bool = option(False, "Leave missing images out.")
+    shard: str = option("", SHARD_HELP)
+    parts: Path | None = option(None, "Folder that keeps the descriptors; all shards must see it.")
+
+    def __post_init__(self) -> None:
+        """UserError for options that exclude each other."""
+        super().__post_init__()
+        if self.protocol and (self.verifier or self.ranking != "global"):
+            raise UserError("Verification and rankings by parts are measured with --labels CSV.")
+        if self.ranking != "global" and self.reranker:
+            raise UserError("A re-ranker of descriptors goes with --ranking global.")
+        if self.local_features and self.verifier != "geometric":
+            raise UserError("--local-features are compared by --rerank geometric: give that too.")
