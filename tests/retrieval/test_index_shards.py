@@ -131,23 +131,14 @@ def test_a_shard_that_died_goes_on_where_it_was(
     store = str(tmp_path / "s") if kind == "local" else request.getfixturevalue("lite_uri")
     dying = _Dies()
     with pytest.raises(KeyboardInterrupt):
-        index_shard_in_small_batches(dying, listed, store, Shard(1, 2))
+        index_shard(dying, listed, store, Shard(1, 2), batch=4)
     again = HistogramDescriber()
-    index_shard_in_small_batches(again, listed, store, Shard(1, 2))
+    index_shard(again, listed, store, Shard(1, 2), batch=4)
     assert dying.described + again.described == list(listed.paths[:13])
-    index_shard_in_small_batches(HistogramDescriber(), listed, store, Shard(2, 2))
+    index_shard(HistogramDescriber(), listed, store, Shard(2, 2), batch=4)
     index_images(HistogramDescriber(), listed, tmp_path / "one")
     found, one = open_store(store).rows_by_path(), open_store(tmp_path / "one").rows_by_path()
     assert {path: row.image for path, row in found.items()} == {path: row.image for path, row in one.items()}
-
-
-def index_shard_in_small_batches(
-    describer: HistogramDescriber, images: ImageList, store: str, shard: Shard
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        defaults = dict(index_images.__kwdefaults__ or {}) | {"batch": 4}
-        patch.setattr(index_images, "__kwdefaults__", defaults)
-        index_shard(describer, images, store, shard)
 
 
 def test_shards_write_a_cluster_at_once(images: Path, tmp_path: Path, milvus_uri: str) -> None:

@@ -54,7 +54,7 @@ def index_shard(
     if folder is None:
         return index_images(describer, images, uri, given, extractor=extractor, shard=shard)
     shares = _Shares(describer, images, folder, shard)
-    described = shares.describe(given.regions)
+    described = shares.describe(given)
     missing = shard.complete(shares.missing)
     merged = None if missing or not shard.merges else shares.merge(given, extractor)
     return merged or replace(described, waits_for=left_to_do(missing, shard, f"{uri} is written"))
@@ -68,10 +68,10 @@ class _Shares:
         self._folder = store.with_name(f".{store.name}.shards")
         self._numbers = range(1, shard.of + 1)
 
-    def describe(self, regions: bool) -> IndexReport:
+    def describe(self, options: IndexOptions) -> IndexReport:
         """Describe this shard's images that the store does not know, or knows in an older state."""
         self._done(self._shard.number).unlink(missing_ok=True)
-        root, wanted, regions = self._wanted(regions)
+        root, wanted, regions = self._wanted(options.regions)
         report = IndexReport()
         if wanted:
             share = self._share(self._shard.number)
@@ -83,7 +83,8 @@ class _Shares:
                 self._describer.size,
             )
             create_store(share, info).close()
-            report = index_images(self._describer, self._images.subset(wanted), share, regions=regions)
+            own = IndexOptions(regions=regions, batch=options.batch)
+            report = index_images(self._describer, self._images.subset(wanted), share, own)
         with whole_file(self._done(self._shard.number)) as scratch:
             scratch.write_text(self._digest(self._shard.number))
         return report
