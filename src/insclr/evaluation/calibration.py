@@ -140,7 +140,7 @@ def _simulate_answers(pairs: _Pairs, curve: ScoreCurve) -> ScoreCurve:
     rows, ranks = rows[chosen], ranks[chosen]
     cosines = pairs.first[rows, ranks].astype(np.float32)
     scale, offset = fit_answers(curve.score(cosines), pairs.right[rows, ranks])
-    return curve.moved(scale, offset, len(rows))
+    return curve.move(scale, offset, len(rows))
 
 
 def _calibration(pairs: _Pairs, curve: ScoreCurve, shown: Flags) -> Calibration:

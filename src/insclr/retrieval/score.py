@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 Band = Literal["sure", "maybe", "other"]
 SURE = 0.8  # "sure": at least four of five such matches are right
 LIKELY = 0.5  # more likely right than wrong
-# The line: one in four. The cut-off with the best F1 lies at half of that F1 (Lipton et al., 2014), so that 0.5 would
-# leave out most right matches of every collection that is searched less than perfectly.
+# One in four. The cut-off with the best F1 lies at half of that F1 (Lipton et al., 2014): 0.5 would leave out most
+# right matches of every collection that is searched less than perfectly.
 DISPLAY_THRESHOLD = 0.25
-# "maybe" begins at the line once answers have shown what scores mean here, and before that further down: without
-# labels a score may be far too low, and next to nothing that is right should be called "other".
+# "maybe" begins at the display threshold once there are enough answers, and lower before: without labels a score may
+# be far too low, and hardly any right match should be called "other".
 _WIDE = 0.05
 _ENOUGH_ANSWERS = 100
 
@@ -63,7 +63,7 @@ class SearchableRows(Protocol):
 
 
 class Answer(NamedTuple):
-    """Two rows, and whether they show the same instance, as a person or a label says."""
+    """Two rows, and whether they show the same instance by a person or a label."""
 
     one: int
     other: int
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreCurve:
-    """A rising line from cosine to score through a few points, and what it was measured on."""
+    """A rising curve from cosine to score through a few points, and what it was measured on."""
 
     similarities: tuple[float, ...]
     scores: tuple[float, ...]
@@ -85,7 +85,7 @@ class ScoreCurve:
 
     @property
     def cutoff(self) -> float:
-        """The cosine of the line."""
+        """The cosine of the display threshold."""
         return self.similarity_at(DISPLAY_THRESHOLD)
 
     @property
@@ -105,8 +105,8 @@ class ScoreCurve:
         """The scores (0 to 1) of cosines."""
         return np.interp(similarities, self.similarities, self.scores)
 
-    def moved(self, scale: float, offset: float, answers: int) -> "ScoreCurve":
-        """The curve with its log-odds scaled and moved; strangers keep score 0, the same image keeps 1."""
+    def move(self, scale: float, offset: float, answers: int) -> "ScoreCurve":
+        """The curve with its log-odds scaled and moved; random pairs keep score 0, the same image keeps 1."""
         odds = scale * _log_odds(np.array(self.scores[1:-1])) + offset
         inner = np.maximum.accumulate(1 / (1 + np.exp(-odds)))
         inner = inner + np.linspace(0, 1e-6, len(inner))  # strictly: it is inverted
@@ -132,12 +132,12 @@ def score_curve_of(store: Store) -> ScoreCurve:
         _log.warning("the calibration of %s is damaged: the next `insclr index` makes it again", store.uri)
         return UNCALIBRATED
     if curve.method != _METHOD:
-        _tell_of_other_method(store.uri)
+        _warn_of_other_method(store.uri)
     return curve
 
 
 @cache  # once, not with every search
-def _tell_of_other_method(uri: str) -> None:
+def _warn_of_other_method(uri: str) -> None:
     _log.warning(
         "the scores of %s were calibrated by another version: the next `insclr index` does it anew", uri
     )
@@ -146,7 +146,7 @@ def _tell_of_other_method(uri: str) -> None:
 def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
     """Calibrate the store and keep the result in it, unless its rows are nearly those of the last time.
 
-    What answers have taught stays.
+    The effect of answers stays.
     """
     kept, rows = score_curve_of(store), store.count()
     nearly = abs(rows - kept.rows) <= _RECALIBRATE_AFTER * rows and kept.method == _METHOD
@@ -154,12 +154,12 @@ def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
         return kept
     found = fit_score_curve(store)
     if kept.answers:
-        found = found.moved(kept.scale, kept.offset, kept.answers)
-    return _keep(store, found)
+        found = found.move(kept.scale, kept.offset, kept.answers)
+    return _store_curve(store, found)
 
 
 def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurve:
-    """Calibrate the store anew with pairs of which one knows whether they show the same instance, and keep it.
+    """Calibrate the store anew with pairs of which it is known whether they show the same instance, and keep it.
 
     Answers about rows that are gone are left out. They are taken as a fair sample of what searches show: random ones
     of the first 50 results, right or wrong. 200 of them are enough (docs/research/results-search.md).
@@ -168,12 +168,12 @@ def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurv
     usable = [one for one in answers if one.one in there and one.other in there and one.one != one.other]
     base = fit_score_curve(store)
     if not usable:
-        return _keep(store, base)
+        return _store_curve(store, base)
     one, other = (store.descriptors([pair[side] for pair in usable]) for side in (0, 1))
     similarities = (one * other).sum(1)  # (answers,)
     same = np.array([pair.same for pair in usable])
     scale, offset = fit_answers(base.score(similarities), same)
-    return _keep(store, base.moved(scale, offset, len(usable)))
+    return _store_curve(store, base.move(scale, offset, len(usable)))
 
 
 def fit_answers(scores: NDArray[np.float64], same: NDArray[np.bool_]) -> tuple[float, float]:
@@ -226,7 +226,7 @@ def fit_score_curve(store: SearchableRows, seed: int = 0) -> ScoreCurve:
     queries = generator.choice(ids, min(_QUERIES, len(ids)), replace=False)
     depth = min(_DEPTH, len(ids) - 1)
     near, similar = _nearest(store, queries, depth)  # (queries, depth)
-    picked = _picked(generator, near.shape)
+    picked = _pick_places(generator, near.shape)
     results = np.take_along_axis(near, picked, axis=1)  # (queries, picked)
     similarities = np.take_along_axis(similar, picked, axis=1).ravel()
     others = np.unique(results)
@@ -242,7 +242,9 @@ def fit_score_curve(store: SearchableRows, seed: int = 0) -> ScoreCurve:
     bins = np.array_split(order, min(_BINS, max(1, len(order) // 20)))
     at = np.array([similarities[part].mean() for part in bins])
     scores = isotonic_regression(np.array([right[part].mean() for part in bins])).x
-    return _line(at, scores, _strangers(store, generator, queries), rows=len(ids), pairs=len(order))
+    return _make_curve(
+        at, scores, _random_pair_similarity(store, generator, queries), rows=len(ids), pairs=len(order)
+    )
 
 
 def agreements(
@@ -264,7 +266,7 @@ def agreements(
     return total / len(sizes)
 
 
-def _keep(store: Store, curve: ScoreCurve) -> ScoreCurve:
+def _store_curve(store: Store, curve: ScoreCurve) -> ScoreCurve:
     store.set_note(_NOTE, json.dumps(asdict(curve)))
     return curve
 
@@ -289,14 +291,14 @@ def _nearest(store: SearchableRows, ids: Ids, top: int) -> tuple[Ids, Scores]:
     return near, similar
 
 
-def _picked(generator: "np.random.Generator", shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Which places of each query's results are looked at: the first ones and some of the others."""
+def _pick_places(generator: "np.random.Generator", shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """The places of each query's results that are compared: the first ones and some of the others."""
     queries, depth = shape
     further = generator.integers(min(_FIRST, depth - 1), depth, (queries, _FURTHER))
     return np.concatenate([np.tile(np.arange(min(_FIRST, depth)), (queries, 1)), further], axis=1)
 
 
-def _strangers(store: SearchableRows, generator: "np.random.Generator", queries: Ids) -> float:
+def _random_pair_similarity(store: SearchableRows, generator: "np.random.Generator", queries: Ids) -> float:
     """The median similarity of random pairs."""
     shuffled = generator.permutation(queries)
     different = queries != shuffled
@@ -304,10 +306,10 @@ def _strangers(store: SearchableRows, generator: "np.random.Generator", queries:
     return float(np.median(products)) if len(products) else 0.0
 
 
-def _line(
+def _make_curve(
     at: NDArray[np.float64], scores: NDArray[np.float64], unlike: float, rows: int, pairs: int
 ) -> ScoreCurve:
-    """Points of a strictly rising line: score 0 at the similarity of strangers, 1 at the same image."""
+    """A strictly rising curve: score 0 at the similarity of random pairs, 1 at the same image."""
     at = np.minimum(at, 0.999)  # half precision may take twins a little above 1
     similarities = np.array([min(unlike, float(at[0]) - 1e-3), *at, 1.0])
     values = np.array([0.0, *scores, 1.0])

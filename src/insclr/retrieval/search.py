@@ -20,7 +20,7 @@ from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
 from insclr.retrieval.copies import group_copies
 from insclr.retrieval.local.keep_asmk import AsmkSearch
-from insclr.retrieval.local.ranking import Results, join_queries, verify_results
+from insclr.retrieval.local.verify_results import Results, join_queries, verify_results
 from insclr.retrieval.query import Query, UnreadableQuery, image_query
 from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.score import LIKELY, Band, score_curve_of

@@ -62,7 +62,7 @@ class AboutAnswer(BaseModel):
 
 
 class Shown(BaseModel):
-    """What shows rows of a store, or says something about them."""
+    """Shows rows of a store, or gives feedback about them."""
 
     fingerprint: str = Field(
         max_length=128,

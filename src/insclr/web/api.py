@@ -43,7 +43,7 @@ WRITE_ERRORS = ERRORS | {
     409: {"model": Problem, "description": "A new model is served by now, or it cannot learn just now"},
     422: {"model": Problem, "description": "A field that cannot be understood"},
 }
-_SEARCH_ERRORS = ERRORS | {
+SEARCH_ERRORS = ERRORS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},
     415: {"model": Problem, "description": "Not a picture"},
     422: {"model": Problem, "description": "A box or field that cannot be understood"},
@@ -51,7 +51,7 @@ _SEARCH_ERRORS = ERRORS | {
 _JPEG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/jpeg": {}}}}
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {}, "application/octet-stream": {}}},
-    403: {"model": Problem, "description": "The server was told not to give originals"},
+    403: {"model": Problem, "description": "The server does not give originals"},
 }
 
 StoreNumber = Annotated[int, Path(ge=0, le=9, description="0, or 1 for the second store")]
@@ -117,7 +117,7 @@ def search_options(
     )
 
 
-@api.post("/search", responses=_SEARCH_ERRORS)
+@api.post("/search", responses=SEARCH_ERRORS)
 async def search(
     request: Request,
     served: Offer,

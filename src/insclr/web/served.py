@@ -29,7 +29,7 @@ _LARGEST_ID = 2**63 - 1
 
 
 class Refused(Exception):
-    """A request that cannot be served: the HTTP status and what to tell the person."""
+    """A request that cannot be served: the HTTP status and a message for the person."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -58,7 +58,7 @@ class ServedStore:
         return found[0]
 
     def require_shown(self, fingerprint: str) -> None:
-        """Refuse what a page says about another model's rows: after learning, their ids stand for other photos."""
+        """Refuse feedback about another model's rows: after learning, their ids stand for other images."""
         if fingerprint != self.store.info.fingerprint:
             raise Refused(
                 409,
@@ -112,7 +112,7 @@ class ServedStore:
         return small
 
     def preview(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
-        """A JPEG to look at closely; raises BadImage when the file gives no picture, Busy or ClientGone."""
+        """A large JPEG; raises BadImage when the file gives no picture, Busy or ClientGone."""
         return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS, gone)
 
     def _thumbnail_file(self, row: Row) -> Path:
@@ -128,7 +128,7 @@ class ServedStore:
 class Served:
     """Everything that a server offers: one store, or two to compare, and what it accepts.
 
-    `stores` changes when a new model has learned from what people said.
+    `stores` changes when a new model has learned from feedback.
     """
 
     stores: tuple[ServedStore, ...]

@@ -2,7 +2,7 @@
 
 import threading
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
@@ -11,21 +11,12 @@ from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
-from insclr.web.answers import Problem
+from insclr.web.api import SEARCH_ERRORS
 from insclr.web.queries import QueryDecoder, QueryForm, find_row, query_form, row_query
 from insclr.web.served import Served
 from insclr.web.turns import in_turn
 
 why_api = APIRouter(prefix="/api")
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Problem, "description": "The token is missing or wrong"},
-    404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
-    413: {"model": Problem, "description": "Too many bytes or pixels"},
-    415: {"model": Problem, "description": "Not a picture"},
-    422: {"model": Problem, "description": "A box or field that cannot be understood"},
-    503: {"model": Problem, "description": "The server is full: try again"},
-}
 
 Points = list[list[float]]
 
@@ -45,7 +36,7 @@ class WhyAnswer(BaseModel):
     )
 
 
-@why_api.post("/why", responses=_ERRORS)
+@why_api.post("/why", responses=SEARCH_ERRORS)
 async def why(
     request: Request,
     found: Annotated[str, Form(description="the picture that was found, as STORE:ID")],

@@ -51,14 +51,14 @@ def jaccard_distances(database: Descriptors, *, k1: int, k2: int, largest: float
     Sparse: pairs further apart than `largest`, or with nothing in common, are not stored.
     """
     encoder = _Encoder(len(database), k1, k2)
-    everyone = np.arange(len(database))
-    encoder.fill(database, everyone)
-    lengths, columns, values = encoder.rows(everyone)
+    every_row = np.arange(len(database))
+    encoder.fill(database, every_row)
+    lengths, columns, values = encoder.rows(every_row)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     encoded = sparse.csr_array((values, columns, starts), shape=(len(database), len(database)))
     by_column = encoded.tocsc()
     found: list[tuple[Ids, Scores]] = []
-    for row in everyone:
+    for row in every_row:
         own = slice(starts[row], starts[row + 1])
         # The overlap with every row that has a column in common: sum of the smaller entries.
         spans = [slice(by_column.indptr[c], by_column.indptr[c + 1]) for c in columns[own]]
@@ -115,7 +115,7 @@ class _Encoder:
         # The query belongs to a result's k1 nearest if it is as near as the last of them, up to rounding.
         last = graph.rows(database, first)[1].min(axis=1, initial=2)
         if graph.k < self.k1:
-            last[:] = -1  # so small a database that everybody is near
+            last[:] = -1  # so small a database that every row is near
         members = first[similar[: self.k1] >= last - 1e-6]
         columns = _expanded(graph, database, members, self.k1, own)
         values = _fractions(database[columns] @ query)
