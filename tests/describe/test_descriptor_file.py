@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from insclr.data.images import list_images
-from insclr.describe import descriptor_file
+from insclr.describe import descriptor_parts
 from insclr.describe.descriptor_file import describe_to_file, read_descriptors
 from insclr.errors import UserError
 from insclr.model.model_file import Model, resolve_model
@@ -71,8 +71,8 @@ def test_other_settings_describe_everything_again(model: Model, photos: Path, tm
 def test_an_interrupted_run_goes_on_where_it_stopped(
     model: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptor_file, "IMAGES_PER_WRITE", 2)
-    out, real, calls = tmp_path / "vectors.npz", descriptor_file.describe_images, []  # type: ignore[attr-defined]
+    monkeypatch.setattr(descriptor_parts, "IMAGES_PER_PART", 2)
+    out, real, calls = tmp_path / "vectors.npz", descriptor_parts.describe_images, []  # type: ignore[attr-defined]
 
     def dies_at_the_second_chunk(*arguments: object, **options: object) -> object:
         calls.append(1)
@@ -80,7 +80,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         return real(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(descriptor_file, "describe_images", dies_at_the_second_chunk)
+    monkeypatch.setattr(descriptor_parts, "describe_images", dies_at_the_second_chunk)
     with pytest.raises(KeyboardInterrupt):
         describe_to_file(model, list_images(photos), out, _SETTINGS)
     assert not out.exists()

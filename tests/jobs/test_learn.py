@@ -52,14 +52,13 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     assert read_feedback(learned).name_of(image[paths[0]]) == "mug"
     assert len(read_feedback(learned).links) == 2
     # Learning from the learned store finds every feature where the first time left it.
-    from insclr.describe import pipeline
-    from insclr.training import features
+    from insclr.describe import collection_features, pipeline
 
     def no_more(*_: object, **__: object) -> None:
         raise AssertionError("features were computed again")
 
     monkeypatch.setattr(pipeline, "decode", no_more)
-    monkeypatch.setattr(features, "_write_block", no_more)
+    monkeypatch.setattr(collection_features, "decode", no_more)
     again = learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
     assert again.report.added == 24
     with pytest.raises(UserError, match="is not empty"):

@@ -6,12 +6,13 @@ import pytest
 
 from helpers.small_training import SMALL
 from insclr import progress
+from insclr.describe import collection_features
 from insclr.errors import UserError
 from insclr.jobs.train import train
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunFolder, RunReader
 from insclr.tracking import read_metrics
-from insclr.training import features, round
+from insclr.training import round
 
 
 def fail_in_round(patch: pytest.MonkeyPatch, number: int) -> None:
@@ -35,13 +36,13 @@ def failed(images: Path, out: Path, in_round: int, **options: object) -> None:
 def noted_bars(patch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Title, total and start of every bar that describing shows from now on."""
     bars: list[tuple[str, int, int]] = []
-    shown = features.progress_bar  # type: ignore[attr-defined]
+    shown = collection_features.progress_bar  # type: ignore[attr-defined]
 
     def noted(title: str, total: int, done: int = 0):
         bars.append((title, total, done))
         return shown(title, total, done)
 
-    patch.setattr(features, "progress_bar", noted)
+    patch.setattr(collection_features, "progress_bar", noted)
     return bars
 
 

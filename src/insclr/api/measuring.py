@@ -54,19 +54,19 @@ def evaluate(
     extractor = open_extractor(given.local_features, given.local_matcher) or SIFT
     truth = read_labels(labels) if labels is not None else None
 
+    from insclr.describe.descriptor_parts import DescriptorParts
     from insclr.evaluation.evaluate import require_images
     from insclr.evaluation.measure import measure_labels, measure_protocol
     from insclr.evaluation.protocols import load_protocol
-    from insclr.evaluation.split import SplitDescriptors
 
     if truth is not None:
         require_images(truth, allow_missing=given.allow_missing)
         opened = load(model, given)
-        return measure_labels(opened, truth, given, SplitDescriptors(opened, given.parts, shard), extractor)
+        return measure_labels(opened, truth, given, DescriptorParts(opened, given.parts, shard), extractor)
     assert given.root is not None
     protocol = load_protocol(given.protocol, given.root, given.ground_truth)
     opened = load(model, given)
-    return measure_protocol(protocol, given, SplitDescriptors(opened, given.parts, shard))
+    return measure_protocol(protocol, given, DescriptorParts(opened, given.parts, shard))
 
 
 @show_options

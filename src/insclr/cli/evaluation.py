@@ -43,9 +43,9 @@ def embed(
     require_model(model, options)
     listed = list_given(images)
     opened = load(model, options)
-    from insclr.describe.descriptor_shards import describe_shard_to_file
+    from insclr.describe.descriptor_file import describe_to_file
 
-    typer.echo(describe_shard_to_file(opened, listed, out, opened.descriptor, own))
+    typer.echo(describe_to_file(opened, listed, out, opened.descriptor, own))
 
 
 @command

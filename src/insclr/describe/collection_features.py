@@ -6,6 +6,7 @@ images cost no memory and the ranks of a node share the pages.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -264,6 +265,11 @@ def _copy_blocks(home: Path, blocks: Sequence[Path], views: int) -> None:
                 plain = stored.get_tensor("plain")
                 channels = max(channels, plain.shape[1])
                 file.write(plain[seen].numpy().tobytes())
+    if not ids:
+        shutil.rmtree(home)
+        raise UserError(
+            f"none of the {len(skipped)} images can be read. `insclr check` tells the reason of each."
+        )
     with whole_file(home / _VIEWS) as scratch, scratch.open("wb") as file:
         for view in range(views):
             for block in blocks:

@@ -5,7 +5,7 @@ import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,24 +15,26 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
-from insclr.describe.pipeline import as_opened, describe_images
+from insclr.describe.descriptor_parts import DescriptorParts, file_stamp
+from insclr.describe.pipeline import as_opened
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
 from insclr.files import open_file, whole_file
+from insclr.lock import only_writer
 from insclr.recipe import DescriptorRecipe
+from insclr.shards import PATIENCE, Shard, left_to_do
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
 
-IMAGES_PER_WRITE = 2048  # images between two writes: what a kill can cost
+_ROWS = 2048  # rows written at once
+_WHOLE = Shard()
 _UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, OSError, EOFError),
     *(pa.ArrowException, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
 )
-_Stamp = tuple[int, int]  # size in bytes and modification time of a file
+_ImageStamp = tuple[str, tuple[int, int]]  # path, and `file_stamp` of the file
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,11 @@ class DescribeSummary:
     described: int
     reused: int
     skipped: int
+    shards: str = ""  # of several shards: which ones are missing, or that all are put together
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.described} described, {self.reused} kept, {self.skipped} unreadable"
+        counts = f"{self.described} described, {self.reused} kept, {self.skipped} unreadable"
+        return f"{self.file}: {counts}" + (f"\n{self.shards}" if self.shards else "")
 
 
 def describe_to_file(
@@ -63,45 +67,54 @@ def describe_to_file(
     images: ImageList,
     out: Path,
     settings: DescriptorRecipe,
-    also: Sequence[Path] = (),
+    shard: Shard = _WHOLE,
 ) -> DescribeSummary:
     """Describe the images that `out` does not hold yet, or holds in an older state, and write it whole.
 
-    Work is kept in parts beside `out` as it goes: killed, the same call goes on. Unreadable images are left
-    out and listed in `out` + .skipped.csv. Rows are taken from the descriptor files `also`, too.
+    Work is kept in parts beside `out` until then: killed, the same call goes on. Of several shards each describes its
+    share of the images, and the last one writes `out`. Unreadable images are left out and listed in
+    `out` + .skipped.csv.
     """
     _check_suffix(out)
     opened = as_opened(model, settings)
-    key = _key(opened.fingerprint, settings)
-    parts = out.with_name(f".{out.name}.parts")
-    stamps = [_stamp(images.file(i)) for i in range(len(images))]
-    wanted = list(zip(images.paths, stamps, strict=True))
-    known: dict[tuple[str, _Stamp], NDArray[np.float32]] = {}
-    for file in [*also, *([out] if out.exists() else []), *sorted(parts.glob("*.npz"))]:
-        known |= _rows(file, key, set(wanted))
-    missing = [i for i, row in enumerate(wanted) if row not in known]
-    skipped = Skipped()
-    for start in range(0, len(missing), IMAGES_PER_WRITE):
-        ids = missing[start : start + IMAGES_PER_WRITE]
-        descriptors = describe_images(opened, images.subset(ids), settings, skipped=skipped)
-        good = [place for place, i in enumerate(ids) if images.paths[i] not in skipped]
-        chunk = [wanted[ids[place]] for place in good]
-        number = len(list(parts.glob("*.npz")))
-        _write(parts / f"{number:05d}.npz", _table(key, chunk, descriptors[good]))
-        known |= {row: descriptors[place] for row, place in zip(chunk, good, strict=True)}
-    rows = [row for row in wanted if row in known]
-    stack = np.stack([known[row] for row in rows]) if rows else np.zeros((0, opened.engine.dim), np.float32)
-    skipped.write(skipped_file(out))
-    _write(out, _table(key, rows, stack))
-    shutil.rmtree(parts, ignore_errors=True)
-    return DescribeSummary(
-        out, len(missing) - len(skipped), len(rows) - len(missing) + len(skipped), len(skipped)
-    )
+    key, folder = _key(opened.fingerprint, settings), out.with_name(f".{out.name}.parts")
+    wanted = [(path, file_stamp(images.file(i))) for i, path in enumerate(images.paths)]
+    known = _rows(out, key, set(wanted)) if out.exists() else {}
+    new = images.subset(i for i, row in enumerate(wanted) if row not in known)
+    parts = DescriptorParts(opened, folder, shard, settings)
+    missing = parts.make_share([(new, None)])
+    if missing or not shard.merges:
+        rows = len(known) + len(shard.share(len(new)))
+        text = left_to_do(missing, shard, f"{out} is written")
+    else:
+        with only_writer(folder / "lock", PATIENCE):
+            write_tables(out, _tables(key, wanted, known, parts.blocks(new), opened.engine.dim))
+            parts.skipped.write(out.with_name(f"{out.name}.skipped.csv"))
+            shutil.rmtree(folder, ignore_errors=True)
+        rows = len(wanted)
+        text = "" if shard.whole else f"{out}: put together from {shard.of} shards"
+    reused = rows - parts.described - len(parts.skipped)
+    return DescribeSummary(out, parts.described, reused, len(parts.skipped), text)
 
 
-def skipped_file(out: Path) -> Path:
-    """Where the unreadable images of a descriptor file are listed."""
-    return out.with_name(f"{out.name}.skipped.csv")
+def _tables(
+    key: str,
+    wanted: Sequence[_ImageStamp],
+    known: Mapping[_ImageStamp, NDArray[np.float32]],
+    new: Iterable[NDArray[np.float32]],
+    dim: int,
+) -> Iterator[DescriptorTable]:
+    """The rows of the images in their order, some at a time, without those of unreadable images."""
+    made = (row for block in new for row in block)
+    for start in range(0, max(1, len(wanted)), _ROWS):
+        rows = [(one, known[one] if one in known else next(made)) for one in wanted[start : start + _ROWS]]
+        rows = [(one, row) for one, row in rows if row.any()]
+        yield DescriptorTable(
+            key,
+            tuple(path for (path, _), _ in rows),
+            np.array([stamp for (_, stamp), _ in rows], dtype=np.int64).reshape(-1, 2),
+            np.array([row for _, row in rows], dtype=np.float32).reshape(-1, dim),
+        )
 
 
 def _key(fingerprint: str, settings: DescriptorRecipe) -> str:
@@ -167,9 +180,7 @@ def _read_parquet(file: Path) -> DescriptorTable:
     )
 
 
-def _rows(
-    file: Path, key: str, wanted: Set[tuple[str, _Stamp]]
-) -> dict[tuple[str, _Stamp], NDArray[np.float32]]:
+def _rows(file: Path, key: str, wanted: Set[_ImageStamp]) -> dict[_ImageStamp, NDArray[np.float32]]:
     """The wanted ones of a file's rows, where the same model has described them in the same way."""
     held = read_descriptors(file)
     if held.key != key:
@@ -181,46 +192,26 @@ def _rows(
     return {row: held.descriptors[place].copy() for place, row in enumerate(rows) if row in wanted}
 
 
-def _table(key: str, rows: list[tuple[str, _Stamp]], descriptors: NDArray[np.float32]) -> DescriptorTable:
-    stamps = np.array([stamp for _, stamp in rows], dtype=np.int64).reshape(-1, 2)
-    return DescriptorTable(key, tuple(path for path, _ in rows), stamps, descriptors)
-
-
 def write_tables(file: Path, tables: Iterable[DescriptorTable]) -> None:
     """Write tables of one key behind each other as one descriptor file; .parquet holds one of them at a time."""
     if file.suffix == ".npz":
         held = list(tables)
-        _write(
-            file,
-            DescriptorTable(
-                held[0].key,
-                tuple(path for one in held for path in one.paths),
-                np.concatenate([one.stamps for one in held]),
-                np.concatenate([one.descriptors for one in held]),
-            ),
-        )
+        with whole_file(file) as scratch, scratch.open("wb") as opened:
+            np.savez(
+                opened,
+                key=held[0].key,
+                paths=np.array([path for one in held for path in one.paths], str),
+                stamps=np.concatenate([one.stamps for one in held]),
+                vectors=np.concatenate([one.descriptors for one in held]),
+            )
         return
-    with whole_file(file) as scratch, contextlib.ExitStack() as opened:
+    with whole_file(file) as scratch, contextlib.ExitStack() as opened_writer:
         writer: pyarrow.parquet.ParquetWriter | None = None
         for one in tables:
             rows = _arrow(one)
             if writer is None:
-                writer = opened.enter_context(pyarrow.parquet.ParquetWriter(scratch, rows.schema))
+                writer = opened_writer.enter_context(pyarrow.parquet.ParquetWriter(scratch, rows.schema))
             writer.write_table(rows)
-
-
-def _write(file: Path, rows: DescriptorTable) -> None:
-    if file.suffix != ".npz":
-        write_tables(file, [rows])
-        return
-    with whole_file(file) as scratch, scratch.open("wb") as opened:
-        np.savez(
-            opened,
-            key=rows.key,
-            paths=np.array(rows.paths, str),
-            stamps=rows.stamps,
-            vectors=rows.descriptors,
-        )
 
 
 def _arrow(rows: DescriptorTable) -> pa.Table:
@@ -234,14 +225,6 @@ def _arrow(rows: DescriptorTable) -> pa.Table:
         }
     )
     return table.replace_schema_metadata({"insclr": rows.key})
-
-
-def _stamp(file: Path) -> _Stamp:
-    try:
-        status = on_disk(file).stat()
-    except OSError:
-        return (-1, -1)  # extraction will say what is wrong with it
-    return status.st_size, status.st_mtime_ns
 
 
 def _check_suffix(file: Path) -> None:

@@ -13,6 +13,7 @@ from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList
 from insclr.data.labels import Labels
 from insclr.describe.cells import MAX_CELLS, SCALES, Cells, image_cells
+from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.describe.map_features import map_pooling
 from insclr.describe.pipeline import Request, as_opened, describe_files
 from insclr.engine.opened import OpenedModel
@@ -28,7 +29,6 @@ from insclr.evaluation.evaluate import (
 )
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
-from insclr.evaluation.split import SplitDescriptors
 from insclr.options import EvaluateOptions
 from insclr.progress import progress_bar, working
 from insclr.retrieval.local import dsm
@@ -59,7 +59,7 @@ def measure_labels(
     model: "Model | OpenedModel",
     labels: Labels,
     options: EvaluateOptions = EvaluateOptions(),
-    describe: SplitDescriptors | None = None,
+    describe: DescriptorParts | None = None,
     extractor: Extractor = SIFT,
 ) -> LabelResult:
     """Describe the labelled images, whole ones with `describe`, and rank them.
@@ -69,7 +69,7 @@ def measure_labels(
     measured too, except with regions. `extractor` makes the features that "geometric" compares.
     """
     model = as_opened(model)
-    describe = describe or SplitDescriptors(model, None, Shard())
+    describe = describe or DescriptorParts(model, None, Shard())
     describe.share([(labels.images, labels.query_boxes)])
     vectors = describe(labels.images, labels.query_boxes)
     if options.ranking == "global" and not options.verifier:
@@ -100,7 +100,7 @@ def measure_labels(
 
 
 def measure_protocol(
-    protocol: RetrievalProtocol, options: EvaluateOptions, describe: SplitDescriptors
+    protocol: RetrievalProtocol, options: EvaluateOptions, describe: DescriptorParts
 ) -> ProtocolResult:
     """Run a public benchmark; of several shards each describes its share, also of distractors that are images."""
     there, _ = leave_out_absent(protocol, allow_missing=options.allow_missing)

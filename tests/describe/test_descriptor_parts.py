@@ -7,10 +7,10 @@ import pytest
 
 import insclr
 from insclr.data.images import list_images
+from insclr.describe import descriptor_parts
+from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing, UserError
-from insclr.evaluation import split
-from insclr.evaluation.split import SplitDescriptors
 from insclr.shards import Shard
 
 
@@ -41,25 +41,25 @@ def test_a_shard_that_died_describes_only_what_is_missing(
     model: OpenedModel, small_collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = list_images(small_collection)
-    monkeypatch.setattr(split, "IMAGES_PER_PART", 5)
+    monkeypatch.setattr(descriptor_parts, "IMAGES_PER_PART", 5)
     described: list[int] = []
 
-    def dying(_: object, some: object, **__: object) -> np.ndarray:
+    def dying(_: object, some: object, *__: object, **___: object) -> np.ndarray:
         if len(described) == 3:
             described.append(0)
             raise KeyboardInterrupt
         described.append(len(some))  # type: ignore[arg-type]
         return np.ones((len(some), model.engine.dim), np.float32)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(split, "describe_images", dying)
+    monkeypatch.setattr(descriptor_parts, "describe_images", dying)
     lists = [(images, None)]
-    first = SplitDescriptors(model, tmp_path / "parts", Shard(1, 2))
+    first = DescriptorParts(model, tmp_path / "parts", Shard(1, 2))
     with pytest.raises(KeyboardInterrupt):
         first.share(lists)
     with pytest.raises(OtherShardsMissing, match="2/2"):
         first.share(lists)
     assert described == [5, 5, 5, 0, 5, 4]  # 24 of 48 images, each once
-    SplitDescriptors(model, tmp_path / "parts", Shard(2, 2)).share(lists)
+    DescriptorParts(model, tmp_path / "parts", Shard(2, 2)).share(lists)
     assert first(images, None).shape == (48, model.engine.dim)
     assert sum(described) == 48
     assert max(len(block) for block in first.blocks(images)) == 5
@@ -70,10 +70,12 @@ def test_a_changed_image_or_box_is_described_again(
 ) -> None:
     images = list_images(small_collection).subset([0, 1])
     monkeypatch.setattr(
-        split, "describe_images", lambda _, some, **__: np.ones((len(some), model.engine.dim), np.float32)
+        descriptor_parts,
+        "describe_images",
+        lambda _, some, *__, **___: np.ones((len(some), model.engine.dim), np.float32),
     )
     for boxes in (None, [(0, 0, 9, 9), None], [(0, 0, 8, 8), None], [(0, 0, 8, 8), None]):
-        SplitDescriptors(model, tmp_path / "parts", Shard())(images, boxes)
+        DescriptorParts(model, tmp_path / "parts", Shard())(images, boxes)
     assert len(list((tmp_path / "parts").iterdir())) == 3
 
 
@@ -82,5 +84,5 @@ def test_ranks_other_than_the_first_leave_the_measuring_to_it(
 ) -> None:
     lists = [(list_images(small_collection), None)]
     with pytest.raises(OtherShardsMissing, match="rank 1 of 2 is done; the first one puts all together"):
-        SplitDescriptors(model, tmp_path / "parts", Shard(2, 2, rank=True)).share(lists)
-    SplitDescriptors(model, tmp_path / "parts", Shard(1, 2, rank=True)).share(lists)
+        DescriptorParts(model, tmp_path / "parts", Shard(2, 2, rank=True)).share(lists)
+    DescriptorParts(model, tmp_path / "parts", Shard(1, 2, rank=True)).share(lists)
