@@ -97,7 +97,7 @@ def duplicates(store: str | Path) -> list[list[str]]:
 
 
 def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int = 2) -> list[list[str]]:
-    """Groups of images of the same thing, by their paths: the largest group first, in it the most typical image.
+    """Groups of images of the same instance, by their paths: the largest group first, in it the most typical image.
 
     `out` is a folder for clusters.csv and contact sheets.
 
@@ -116,9 +116,9 @@ def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int =
 
 
 def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
-    """The name of every photo that has one, by its path; those that joined a named thing by their score among them.
+    """The name of every image that has one, by its path, also of those that joined a named thing by their score.
 
-    `source` names photos first: a CSV (path, name), another store, or the word "folders" for the photos' folders.
+    `source` names images first: a CSV (path, name), another store, or the word "folders" for the images' folders.
 
     >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
     'Blue vase'
@@ -134,9 +134,9 @@ def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
 def answers(
     store: str | Path, query: str = "", *, same: Sequence[str] = (), different: Sequence[str] = ()
 ) -> list[str]:
-    """Say which photos show the same thing as `query` and which do not, by their paths in the store.
+    """Record which images show the same thing as `query` and which do not, by their paths in the store.
 
-    Gives back the contradictions in all that was said; `insclr answers undo` takes an answer back, `insclr.train`
+    Returns the contradictions among all answers; `insclr answers undo` undoes an answer, `insclr.train`
     learns from them with `answers=STORE`.
 
     >>> insclr.answers("STORE", "thing3-1.png", same=["thing3-2.png"], different=["thing1-0.png"])
@@ -150,7 +150,9 @@ def answers(
         rows = opened.rows_by_path()
         missing = [path for path in (query, *same, *different) if path and path not in rows]
         if missing:
-            raise UserError(f"{store} has no photo {missing[0]!r}: name photos as `insclr search` does.")
+            raise UserError(
+                f"{store} has no image {missing[0]!r}: name images as `insclr search` prints them."
+            )
         if query:
             alike, others = ([rows[path].image.hash for path in paths] for paths in (same, different))
             opened.append([answer(rows[query].image.hash, alike, others)])
@@ -161,10 +163,10 @@ def answers(
 
 
 def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None = None) -> "ScoreCurve":
-    """Make the scores of a store agree with what people know; without labels, measure its photos anew.
+    """Make the scores of a store agree with what people know; without labels, measure its images anew.
 
-    `column` names the thing in some of the photos. `answers` is a CSV of pairs: one, other (paths in the store), same
-    (yes or no).
+    `column` names the instance in some of the images. `answers` is a CSV of pairs: one, other (paths in the store),
+    same (yes or no).
 
     >>> insclr.calibrate("STORE", answers="pairs.csv").answers  # a CSV of one, other and same
     2

@@ -74,7 +74,7 @@ def train(
     from insclr.progress import working
     from insclr.recipe import load_recipe
 
-    tell_when_stopped(lambda: _kept_of(out))
+    tell_when_stopped(lambda: _describe_kept(out))
     # Mistakes in the request are reported before anything heavy is loaded.
     require_engine(options.engine, options.device)
     if images is not None:
@@ -89,7 +89,7 @@ def train(
         typer.echo("\n".join(_end_of_run(out)))
 
 
-def _kept_of(out: Path) -> str:
+def _describe_kept(out: Path) -> str:
     """What a stopped training leaves, and how to go on."""
     from insclr.run_folder import RunReader, kept_recipe
 

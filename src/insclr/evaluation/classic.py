@@ -13,7 +13,7 @@ from insclr.evaluation.protocol import (
     Judgement,
     RetrievalProtocol,
     images_by_name,
-    named_images,
+    list_named,
     trapezoid_metric,
 )
 
@@ -72,8 +72,8 @@ def load_classic(name: str, root: Path, ground_truth: Path | None = None) -> Ret
 
     return RetrievalProtocol(
         name=name,
-        queries=named_images(root, [query for query, _ in named], found),
-        database=named_images(root, database, found),
+        queries=list_named(root, [query for query, _ in named], found),
+        database=list_named(root, database, found),
         settings={"all": tuple(Judgement(rows(r), rows(j)) for r, j in zip(right, junk, strict=True))},
         metric=trapezoid_metric,
         boxes=tuple(box for _, box in named),

@@ -48,7 +48,7 @@ class RetrievalProtocol:
 
     def missing(self) -> tuple[Ids, Ids]:
         """The queries and the database rows whose files are not on disk."""
-        return _absent(self.queries), _absent(self.database)
+        return _find_absent(self.queries), _find_absent(self.database)
 
     def without(self, queries: Ids, rows: Ids) -> "RetrievalProtocol":
         """The benchmark with these queries and database rows taken out."""
@@ -133,7 +133,7 @@ def images_by_name(root: Path) -> dict[str, str]:
     return found
 
 
-def named_images(root: Path, names: Sequence[str], found: Mapping[str, str]) -> ImageList:
+def list_named(root: Path, names: Sequence[str], found: Mapping[str, str]) -> ImageList:
     """Images by name; one that was not found gets the path where it should be."""
     return ImageList(root, tuple(found.get(name, f"jpg/{name}.jpg") for name in names))
 
@@ -146,7 +146,7 @@ def ground_truth_file(root: Path, given: Path | None, name: str, source: str) ->
     return file
 
 
-def _absent(images: ImageList) -> Ids:
+def _find_absent(images: ImageList) -> Ids:
     return np.array([i for i in range(len(images)) if not images.file(i).is_file()], dtype=np.int64)
 
 

@@ -15,7 +15,7 @@ from insclr.evaluation.protocol import (
     check_rows,
     ground_truth_file,
     images_by_name,
-    named_images,
+    list_named,
     trapezoid_metric,
 )
 from insclr.evaluation.safe_pickle import load_pickle
@@ -46,8 +46,8 @@ def load_revisited(name: str, root: Path, ground_truth: Path | None = None) -> R
         check_rows(file, query, np.concatenate([judged.positives, judged.junk]), len(database))
     return RetrievalProtocol(
         name=name,
-        queries=named_images(root, queries, found),
-        database=named_images(root, database, found),
+        queries=list_named(root, queries, found),
+        database=list_named(root, database, found),
         settings=settings,
         metric=trapezoid_metric,
         boxes=boxes,

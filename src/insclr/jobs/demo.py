@@ -21,8 +21,6 @@ from insclr.run_folder import note_measured
 from insclr.store import open_store
 from insclr_demo import draw_collection
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Demo:
@@ -42,20 +40,20 @@ class Demo:
         return "\n".join(lines)
 
 
-def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
+def run_demo(folder: Path, recipe: str, say: Callable[[str], None]) -> Demo:
     """Do what is not done yet in `folder`; a second call repeats nothing but the measuring."""
     began = time.monotonic()
 
     def stage(text: str) -> None:
         say(f"[{time.monotonic() - began:4.0f} s] {text}")
 
-    stage("drawing a collection of 60 things, 25 pictures each")
+    stage("drawing a collection of 60 things, 25 images each")
     collection = draw_collection(folder / "collection")
     labels = read_labels(collection / "labels.csv")
-    stage(f"teaching a pretrained network on the {len(labels)} pictures, without their labels")
+    stage(f"training a pretrained network on the {len(labels)} images, without their labels")
     run = folder / "run"
     model = train(collection, run, recipe, labels=collection / "labels.csv", resume=run.exists())
-    stage("indexing the pictures for search")
+    stage("indexing the images for search")
     store = folder / "store"
     # Where only the last layer learned, the networks before and after have the same features: made once, and kept.
     features = folder / "features" if only_last_layer(model.recipe) else None
@@ -67,14 +65,14 @@ def run_demo(folder: Path, recipe: str, say: Say) -> Demo:
     pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=settings))
     described = ModelDescriber(name, pretrained, features=features).files(labels.images, Skipped())
     before = evaluate_labels(described.descriptors, labels)
-    after = evaluate_labels(_stored(store, labels.images), labels)
+    after = evaluate_labels(_read_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)
     note_measured(run, map={"before": before.map, "after": after.map, "views": views})
     write_report(run)
     return Demo(before, after, folder)
 
 
-def _stored(store: Path, images: ImageList) -> Descriptors:
+def _read_stored(store: Path, images: ImageList) -> Descriptors:
     """What the store holds of these images (images, dim), so that they need not be described again."""
     opened = open_store(store)
     try:

@@ -61,12 +61,12 @@ Text = Annotated[str, Form(max_length=200)]
 api = APIRouter(prefix="/api")
 
 
-def _served(request: Request) -> Served:
+def _get_served(request: Request) -> Served:
     served: Served = request.app.state.served
     return served
 
 
-Offer = Annotated[Served, Depends(_served)]
+Offer = Annotated[Served, Depends(_get_served)]
 
 
 @api.get("/about", responses=ERRORS)
@@ -196,9 +196,11 @@ async def thumbnail(
     """A small JPEG of an indexed picture; 404 when its file is gone."""
     home = served.store(store)
     found = await run_in_threadpool(home.row, int(row))
-    content = await run_in_threadpool(home.kept_thumbnail, found)
+    content = await run_in_threadpool(home.read_thumbnail, found)
     if content is None:
-        content = await _decoded(request, served, found, partial(home.thumbnail, found, served.decoders))
+        content = await _decode_in_turn(
+            request, served, found, partial(home.thumbnail, found, served.decoders)
+        )
     # A browser may keep it but asks each time: a vanished file must not go on being shown.
     headers = {"cache-control": "private, no-cache", "etag": f'"{found.image.hash}"'}
     if if_none_match == headers["etag"]:
@@ -211,11 +213,11 @@ async def picture(request: Request, served: Offer, store: StoreNumber, row: RowI
     """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
     home = served.store(store)
     found = await run_in_threadpool(home.row, int(row))
-    content = await _decoded(request, served, found, partial(home.preview, found, served.decoders))
+    content = await _decode_in_turn(request, served, found, partial(home.preview, found, served.decoders))
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
 
-async def _decoded(
+async def _decode_in_turn(
     request: Request, served: Served, row: Row, work: Callable[[threading.Event], bytes]
 ) -> bytes:
     """The JPEG that the work makes in its turn; Refused (404) where the file of the row gives none.

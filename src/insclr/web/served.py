@@ -93,7 +93,7 @@ class ServedStore:
         chosen = np.random.default_rng(seed).choice(ids, min(count, len(ids)), replace=False)
         return self.store.rows([int(one) for one in chosen])
 
-    def kept_thumbnail(self, row: Row) -> bytes | None:
+    def read_thumbnail(self, row: Row) -> bytes | None:
         """The small JPEG that was made of the row's picture; None when there is none, or the picture is gone."""
         file = self._thumbnail_file(row)
         return file.read_bytes() if file.exists() and is_there(on_disk(self.file(row))) else None

@@ -76,7 +76,7 @@ def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scor
 @once_per_database
 def _whole_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
     near, scores = neighbour_graph(database, k).rows(database, np.arange(len(database)))
-    return _normalised(near, scores, gamma)
+    return _normalise(near, scores, gamma)
 
 
 def _cut_graph(
@@ -86,10 +86,10 @@ def _cut_graph(
     near, scores = neighbour_graph(database, k).rows(database, rows)
     places = np.arange(len(rows))
     place[rows] = places
-    return _normalised(place[near], scores, gamma), places
+    return _normalise(place[near], scores, gamma), places
 
 
-def _normalised(near: Ids, scores: Scores, gamma: float) -> sparse.csr_array:
+def _normalise(near: Ids, scores: Scores, gamma: float) -> sparse.csr_array:
     """Mutual neighbours weighted by similarity ** gamma, normalised by the degrees; -1 is no neighbour."""
     count, k = near.shape
     kept = near.ravel() >= 0

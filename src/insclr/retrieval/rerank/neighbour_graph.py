@@ -25,14 +25,14 @@ def once_per_database(
     """
     built: dict[tuple[object, ...], T] = {}
 
-    def remembered(database: Descriptors, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def build_once(database: Descriptors, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (id(database), args, tuple(sorted(kwargs.items())))
         if key not in built:
             built[key] = build(database, *args, **kwargs)
             weakref.finalize(database, built.pop, key, None)
         return built[key]
 
-    return remembered
+    return build_once
 
 
 class NeighbourGraph:

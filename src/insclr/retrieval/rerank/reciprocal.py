@@ -117,7 +117,7 @@ class _Encoder:
         if graph.k < self.k1:
             last[:] = -1  # so small a database that every row is near
         members = first[similar[: self.k1] >= last - 1e-6]
-        columns = _expanded(graph, database, members, self.k1, own)
+        columns = _expand(graph, database, members, self.k1, own)
         values = _fractions(database[columns] @ query)
         near = results[: self.k2 - 1]
         self._encode(database, near)
@@ -133,7 +133,7 @@ class _Encoder:
             block = missing[start : start + _ROWS]
             near, mutual = _reciprocal(graph, database, block, self.k1)
             for row, ids, kept in zip(block.tolist(), near, mutual, strict=True):
-                columns = _expanded(graph, database, np.append(ids[kept], row), self.k1, own=-1)
+                columns = _expand(graph, database, np.append(ids[kept], row), self.k1, own=-1)
                 self._single[row] = (columns, _fractions(database[columns] @ database[row]))
 
 
@@ -149,7 +149,7 @@ def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int)
     return near, (back == rows[:, None, None]).any(axis=2)
 
 
-def _expanded(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int, own: int) -> Ids:
+def _expand(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int, own: int) -> Ids:
     """R*: the reciprocal set joined by each member's half-size set, without `own`, that overlaps it by 2/3."""
     if len(members) == 0:
         return members
