@@ -5,10 +5,24 @@ from pathlib import Path
 from insclr.data.check import usual_side
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels, match_instances, read_labels
-from insclr.engine.choose import require_engine
 from insclr.errors import UserError
+from insclr.options import TrainOptions
 from insclr.recipe import Recipe, load_recipe
 from insclr.run_folder import RunReader, kept_recipe
+
+
+def recall_options(out: Path, asked: TrainOptions) -> TrainOptions:
+    """The options; a resumed run keeps its labels, cache and engine where no others are asked for."""
+    if not asked.resume or kept_recipe(out) is None:
+        return asked
+    kept = RunReader(out).option
+    return asked.change(
+        {
+            "labels": asked.labels or kept("labels"),
+            "cache": asked.cache or kept("cache"),
+            "engine": asked.engine if asked.engine != "auto" else kept("engine") or "auto",
+        }
+    )
 
 
 def choose_recipe(
@@ -25,10 +39,12 @@ def choose_recipe(
 
 def choose_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:
     """The images of the run: as they were when it began, if it is resumed."""
-    kept = RunReader(out).images() if resume and kept_recipe(out) else None
-    if kept is not None and len(kept):
-        return kept
-    source = images if images is not None else recall_option(out, "images", resume)
+    source: str | Path | ImageList | None = images
+    if resume and kept_recipe(out):
+        run = RunReader(out)
+        if len(run.images()):
+            return run.images()
+        source = images if images is not None else run.option("images")
     if source is None:
         raise UserError(
             "Name the images to learn from. Only --resume goes without: with the --out folder of an interrupted run."
@@ -42,19 +58,6 @@ def fit_size(recipe: Recipe, images: ImageList) -> Recipe:
         return recipe
     fits = usual_side(images) >= recipe.large_size
     return recipe.at_size(recipe.large_size) if fits else recipe.with_(large_size=0)
-
-
-def recall_option(out: Path, name: str, resume: bool) -> str | None:
-    """What a resumed run was given under this name when it began."""
-    return RunReader(out).option(name) if resume and kept_recipe(out) else None
-
-
-def choose_engine(engine: str, kept: str | None, device: str) -> str:
-    """The engine that was asked for; "auto" leaves a resumed run the one that it was given."""
-    if engine != "auto" or kept is None:
-        return engine
-    require_engine(kept, device)
-    return kept
 
 
 def read_checked_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:

@@ -33,12 +33,11 @@ from insclr.tracking import SilentTracker, Tracker
 from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
 from insclr.training.plan import Plan, fit_to_collection
 from insclr.training.request import (
-    choose_engine,
     choose_images,
     choose_recipe,
     fit_size,
     read_checked_labels,
-    recall_option,
+    recall_options,
 )
 from insclr.training.round import run_round
 from insclr.training.round_features import RoundFeatures
@@ -63,7 +62,7 @@ def train(
     feedback and engine from the folder.
     """
     out = Path(out)
-    asked = options.change(fields)
+    asked = recall_options(out, options.change(fields))
     require_engine(asked.engine, asked.device)  # before anything is made
     wanted = choose_recipe(out, recipe, asked.recipe_changes, asked.resume)
     chosen_device = pick_device(asked.device)
@@ -88,9 +87,7 @@ def train(
                 "engine": "" if asked.engine == "auto" else asked.engine,
                 "answers": feedback.source if feedback else "",
             }
-            truth = read_checked_labels(
-                wanted, asked.labels or recall_option(out, "labels", asked.resume), listed
-            )
+            truth = read_checked_labels(wanted, asked.labels, listed)
             folder = RunFolder(out, wanted, resume=asked.resume, first=ranks.first, options=given)
         if not ranks.from_first(folder.finished):
             job = Job(
@@ -100,8 +97,8 @@ def train(
                 labels=truth,
                 feedback=feedback,
                 device=chosen_device,
-                cache=Path(asked.cache or folder.option("cache") or folder.cache),
-                engine=choose_engine(asked.engine, folder.option("engine"), asked.device),
+                cache=asked.cache or folder.cache,
+                engine=asked.engine,
                 ranks=ranks,
             )
             with folder.writing() if ranks.first else nullcontext():
