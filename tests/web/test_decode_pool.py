@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from insclr.data import decode
-from insclr.web.decode_pool import Busy, DecodePool, Part
+from insclr.web.decode_pool import DecodePool, Part
+from insclr.web.limits import Busy
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
 

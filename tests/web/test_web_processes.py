@@ -8,14 +8,17 @@ import pytest
 from insclr.feedback.entries import answer
 from insclr.web.decode_pool import DecodePool
 from insclr.web.learning import Learning, ProofReport
-from insclr.web.load import Numbers, Room
+from insclr.web.limits import Limit
 from insclr.web.served import Served, ServedStore
+from insclr.web.server_metrics import ServerMetrics
 from insclr.web.settings import ServeOptions
 
 
 @pytest.fixture
 def served(collection: ServedStore) -> Served:
-    return Served((collection,), ServeOptions(), DecodePool(1), Room(1), Room(1), Room(1), Numbers())
+    return Served(
+        (collection,), ServeOptions(), DecodePool(1), Limit(1), Limit(1), Limit(1), ServerMetrics(dict)
+    )
 
 
 @pytest.fixture

@@ -27,11 +27,10 @@ from insclr.web.answers import (
     match_answer,
     picture_answer,
 )
-from insclr.web.decode_pool import ClientGone
+from insclr.web.limits import ClientGone, run_limited
 from insclr.web.originals import original_response
 from insclr.web.queries import QueryForm, query_form
 from insclr.web.served import Refused, Served
-from insclr.web.turns import in_turn
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
@@ -128,7 +127,7 @@ async def search(
     """Find pictures of the thing shown in one or several queries."""
     work = partial(_answer, served, store, query, options)
     if query.needs_decoding(store) or options.verifier or options.ranking == "asmk":
-        return await in_turn(request, served.uploads, "searched for", work)
+        return await run_limited(request, served.uploads, "searched for", work)
     return await run_in_threadpool(work, threading.Event())
 
 
@@ -226,7 +225,7 @@ async def _decode_in_turn(
     """
     try:
         await request.body()  # there is none; a client that has left is noticed once it was read
-        return await in_turn(request, served.previews, "decoded", work, patience=served.decoders.seconds)
+        return await run_limited(request, served.previews, "decoded", work, patience=served.decoders.seconds)
     except BadImage as bad:
         raise Refused(404, f"{row.image.path}: {bad.reason}") from bad
     except ClientDisconnect:

@@ -1,11 +1,11 @@
-"""Decodes images of strangers in a few worker processes that are killed when they overrun."""
+"""Decode images from unknown sources in a few worker processes that are killed when they take too long."""
 
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import queue
-import select
 import subprocess
 import sys
 import threading
@@ -18,21 +18,13 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from insclr.data.decode import BadImage
-from insclr.web.decode_worker import FRAME
+from insclr.web.limits import Busy, ClientGone
 
 _log = logging.getLogger(__name__)
 _MAX_ANSWER = 1_000_000_000  # bytes
 _JOBS = 500  # of one worker: then a fresh one takes its place
-_SLICE = 50  # ms between two looks at the client
+_POLL_INTERVAL = 0.05  # seconds
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-
-
-class Busy(Exception):
-    """All workers have more to do than can be waited for."""
-
-
-class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +95,11 @@ class DecodePool:
         worker = self._take(gone)
         kept = None
         try:
-            end = time.monotonic() + self.seconds
-            header, answer = worker.exchange(FRAME.pack(len(text), len(content)) + text, content, end, gone)
+            header, answer = worker.run(text, content, self.seconds, gone)
             kept = worker if worker.jobs < _JOBS and not self._closed.is_set() else None
-        except _Overran as overran:
+        except _Failed as failed:
             self.killed += 1
-            raise Busy if self._closed.is_set() else BadImage(str(overran)) from None
+            raise Busy if self._closed.is_set() else BadImage(str(failed)) from None
         finally:
             if kept is None:
                 worker.end()
@@ -124,11 +115,11 @@ class DecodePool:
             if gone is not None and gone.is_set():
                 raise ClientGone
             with contextlib.suppress(queue.Empty):
-                place = self._places.get(timeout=_SLICE / 1000)
-                return place or self._started()
+                place = self._places.get(timeout=_POLL_INTERVAL)
+                return place or self._start()
         raise Busy
 
-    def _started(self) -> "_Worker":
+    def _start(self) -> "_Worker":
         """A new worker for the place just taken; Busy, and the place is free again, when none can be started."""
         try:
             worker = _Worker()
@@ -140,87 +131,57 @@ class DecodePool:
         return worker
 
 
-class _Overran(Exception):
+class _Failed(Exception):
     """What a worker that had to be killed, or died, could not do."""
 
 
 class _Worker:
     def __init__(self) -> None:
         self.jobs = 0
-        # -P: modules come from where this process has its own, never from the folder it was started in.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "insclr.web.decode_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | _ONE_THREAD,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
+        self._pipe, other = multiprocessing.Pipe()
+        with other:
+            # -P: modules come from where this process has its own, never from the folder it was started in.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "insclr.web.decode_worker", str(other.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                env=os.environ | _ONE_THREAD,
+            )
 
-    def exchange(
-        self, header: bytes, content: bytes, end: float, gone: threading.Event | None
+    def run(
+        self, job: bytes, content: bytes, seconds: float, gone: threading.Event | None
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a job and take its answer; raises _Overran or ClientGone, after which the worker is of no use."""
+        """Send a job and receive its answer; after _Failed or ClientGone the worker is of no use."""
         self.jobs += 1
-        waiting = [memoryview(header), memoryview(content)]
-        answer = bytearray()
-        poll = select.poll()
-        poll.register(self._out, select.POLLIN)
-        poll.register(self._in, select.POLLOUT)
-        while (lengths := _whole(answer)) is None:
-            if gone is not None and gone.is_set():
-                raise ClientGone
-            if time.monotonic() > end:
-                raise _Overran("takes too long to decode")
-            for file, _ in poll.poll(_SLICE):
-                if file == self._out:
-                    self._read_into(answer)
-                elif not self._send(waiting):
-                    poll.unregister(self._in)
-        start, body = FRAME.size + lengths[0], lengths[1]
-        return json.loads(answer[FRAME.size : start]), bytes(answer[start : start + body])
+        overran = threading.Event()
 
-    def _send(self, waiting: list[memoryview]) -> bool:
-        """Write what the pipe takes; False when all is written."""
+        def kill() -> None:
+            overran.set()
+            self._process.kill()
+
+        timer = threading.Timer(seconds, kill)
+        timer.start()
         try:
-            written = os.write(self._in, waiting[0])
-        except BlockingIOError:
-            return True
-        except BrokenPipeError:
-            raise _Overran("cannot be decoded") from None
-        waiting[0] = waiting[0][written:]
-        while waiting and not waiting[0]:
-            waiting.pop(0)
-        return bool(waiting)
-
-    def _read_into(self, answer: bytearray) -> None:
-        with contextlib.suppress(BlockingIOError):
-            found = os.read(self._out, 1 << 20)
-            if not found:
-                raise _Overran("cannot be decoded in the memory allowed for it")
-            answer += found
+            self._pipe.send_bytes(job)
+            self._pipe.send_bytes(content)
+            while not self._pipe.poll(_POLL_INTERVAL):
+                if gone is not None and gone.is_set():
+                    raise ClientGone
+            return json.loads(self._pipe.recv_bytes(_MAX_ANSWER)), self._pipe.recv_bytes(_MAX_ANSWER)
+        except (EOFError, OSError, ValueError):
+            late = overran.is_set()
+            raise _Failed(
+                "takes too long to decode" if late else "cannot be decoded in the memory allowed for it"
+            ) from None
+        finally:
+            timer.cancel()
 
     def end(self) -> None:
-        """Kill the process and free its pipes."""
+        """Kill the process; the pipe closes with the last reference, when nobody reads from it any more."""
         self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
         self._process.wait()
-
-
-def _whole(answer: bytearray) -> tuple[int, int] | None:
-    """The lengths of header and bytes once all of both is there."""
-    if len(answer) < FRAME.size:
-        return None
-    header, body = FRAME.unpack_from(answer)
-    if body > _MAX_ANSWER:
-        raise _Overran("cannot be decoded")
-    return (header, body) if len(answer) >= FRAME.size + header + body else None
 
 
 def _end_all(live: "set[_Worker]") -> None:

@@ -1,42 +1,42 @@
-"""A process that does nothing but decode images of strangers: small, limited, and killed when it overruns.
+"""A process that only decodes images from unknown sources: small, limited, and killed when it takes too long.
 
-It takes jobs from its standard input and answers on its standard output, each as a JSON header and bytes:
-nothing that comes out of it is ever run. It imports neither torch nor the rest of the server.
+It receives jobs by a pipe and answers there, each as JSON and bytes: nothing that comes out of it is ever run. It
+imports neither torch nor the rest of the server.
 """
 
+import contextlib
 import io
 import json
 import math
 import os
 import resource
 import signal
-import struct
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from PIL import Image
 
 from insclr.data.decode import BadImage, decode, load_readers, read_header, read_image_bytes
 from insclr.data.decode_limits import require_few_pixels
 
-FRAME = struct.Struct(">II")  # lengths of header and bytes
 MEMORY = 2_000_000_000  # bytes of address space
 _KEPT_PIXELS = 16_000_000  # an image above is reduced as far as the describer cannot tell
 
 
 def main() -> None:
-    """Serve jobs until the standard input ends, which it does with the server."""
+    """Answer jobs until the pipe closes, which it does when the server ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load_readers()  # before the limits on memory and writing
     _limit_itself()
-    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
-    while (frame := jobs.read(FRAME.size)) and len(frame) == FRAME.size:
-        lengths = FRAME.unpack(frame)
-        job = json.loads(jobs.read(lengths[0]))
-        header, content = _answer(job, jobs.read(lengths[1]))
-        _write(answers, header, content)
+    server = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError):
+        while True:
+            header, content = _answer(json.loads(server.recv_bytes()), server.recv_bytes())
+            server.send_bytes(json.dumps(header).encode())
+            server.send_bytes(content)
 
 
 def _limit_itself() -> None:
@@ -91,14 +91,6 @@ def _pixels(content: bytes, job: dict[str, Any], side: int) -> tuple[dict[str, A
     else:
         factor = 1
     return {"size": image.size, "whole": whole, "factor": factor}, image.tobytes()
-
-
-def _write(stream: BinaryIO, header: dict[str, Any], content: bytes) -> None:
-    text = json.dumps(header).encode()
-    stream.write(FRAME.pack(len(text), len(content)))
-    stream.write(text)
-    stream.write(content)
-    stream.flush()
 
 
 if __name__ == "__main__":

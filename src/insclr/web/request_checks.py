@@ -3,35 +3,23 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from insclr.web.load import Full, Numbers, Room
+from insclr.web.limits import RETRY, Busy, Limit
+from insclr.web.server_metrics import ServerMetrics
 from insclr.web.settings import ServeOptions
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _COOKIE = "insclr_token"
 HEALTH = "/healthz"
-_PAGES = (
-    "/",
-    "/things",
-    "/teach",
-)  # without anything of the collection in them: other sites may link to them
+_PAGES = ("/", "/things", "/teach")  # hold nothing of the collection: other sites may link to them
 _LARGE = 200_000  # bytes
-RETRY = {"retry-after": "2"}
-_FULL = "the server has too much to do just now: try again in a moment"
-# Nothing from other hosts, no inline code; pictures also from the page's own memory (drop, paste).
+_METHODS = ("GET", "HEAD", "POST", "OPTIONS")  # that metrics name
+# Nothing from other hosts, no inline code; images also from the page's own memory (drop, paste).
 _POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -47,19 +35,26 @@ _HEADERS = {
 class RequestChecks:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: App, settings: ServeOptions, room: Room, uploads: Room, numbers: Numbers) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServeOptions,
+        request_bytes: Limit,
+        uploads: Limit,
+        metrics: ServerMetrics,
+    ) -> None:
         self.app = app
         self.settings = settings
-        self.room = room  # bytes of all requests together
-        self.uploads = uploads  # requests with pictures
-        self.numbers = numbers
+        self.request_bytes = request_bytes  # of all requests together
+        self.uploads = uploads  # requests with images
+        self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request with the right status, or pass it on with a counted body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
+        began, status, answer = time.perf_counter(), 0, None
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -70,61 +65,62 @@ class RequestChecks:
                     headers.setdefault(name, value)
             await send(message)
 
-        body = _Body(receive, self.settings, self.room)
+        body = _Body(receive, self.settings, self.request_bytes)
         try:
-            refusal = self._refusal(scope) or body.reserve(Headers(scope=scope))
-            if refusal is None and body.large and self.uploads.taken >= self.uploads.size:
-                # Taking the form apart would cost others more than throwing it away does.
-                await body.discard()
-                refusal = _problem(503, _FULL, RETRY)
-            if refusal is not None:
-                await refusal(scope, receive, send_with_headers)
+            request = Request(scope)
+            try:
+                answer = self._check(request)
+                announced = body.reserve(request.headers.get("content-length", "0"))
+                if announced > _LARGE and self.uploads.used >= self.uploads.size:
+                    # Parsing the form would cost other requests more than reading and dropping it.
+                    await body.discard()
+                    raise _too_busy()
+            except HTTPException as error:
+                answer = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+            if answer is not None:
+                await answer(scope, receive, send_with_headers)
             else:
                 await self.app(scope, body.receive, send_with_headers)
         finally:
             body.release()
-            route = getattr(scope.get("route"), "path", "") or ("refused" if refusal else "other")
-            self.numbers.add(_known_method(scope), route, status, time.perf_counter() - began)
+            route = getattr(scope.get("route"), "path", "") or ("refused" if answer else "other")
+            method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+            self.metrics.add(method, route, status, time.perf_counter() - began)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if scope["path"] == HEALTH:
-            return None  # says nothing but that the server is there, and health checks know no names
-        if not self._own_name(headers.get("host", "")):
-            return _problem(421, "this page is served under another name")
-        if self._from_elsewhere(scope, headers):
-            return _problem(403, "another site may not use this page")
+    def _check(self, request: Request) -> Response | None:
+        """Raise HTTPException for a request that may not pass; an answer to the one that brings the token."""
+        path, headers = request.scope["path"], request.headers
+        if path == HEALTH:
+            return None  # it tells only that the server is up, and health checks know no names
+        host = headers.get("host", "")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if "*" not in self.settings.hosts and name.strip("[]").lower() not in self.settings.hosts:
+            raise HTTPException(421, "this page is served under another name")
+        # Browsers name the site that sends a request.
+        reads = request.method in ("GET", "HEAD", "OPTIONS")
+        own = f"{request.scope.get('scheme', 'http')}://{host}".lower()
+        if (headers.get("sec-fetch-site") == "cross-site" and not (reads and path in _PAGES)) or (
+            not reads and headers.get("origin", own).lower() != own
+        ):
+            raise HTTPException(403, "another site may not use this page")
         if self.settings.token:
-            asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-            if self._is_token(asked) and scope["path"] == "/":
-                return self._with_cookie(scope)
-            if not self._is_token(_bearer(headers) or _cookie(headers)):
-                return _problem(401, "a token is needed: open the address that `insclr serve` printed")
+            if path == "/" and self._is_token(request.query_params.get("token", "")):
+                return self._set_cookie(request)
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            bearer = token.strip() if kind.lower() == "bearer" else ""
+            if not self._is_token(bearer or request.cookies.get(_COOKIE, "")):
+                raise HTTPException(401, "a token is needed: open the address that `insclr serve` printed")
         return None
 
-    def _from_elsewhere(self, scope: Scope, headers: Headers) -> bool:
-        """Whether a page of another site sends this: browsers say so."""
-        reads = scope["method"] in ("GET", "HEAD", "OPTIONS")
-        if headers.get("sec-fetch-site") == "cross-site" and not (reads and scope["path"] in _PAGES):
-            return True
-        origin = headers.get("origin")
-        if origin is None or reads:
-            return False
-        return origin.lower() != f"{scope.get('scheme', 'http')}://{headers.get('host', '')}".lower()
-
-    def _with_cookie(self, scope: Scope) -> Response:
+    def _set_cookie(self, request: Request) -> Response:
         """The address with the token is opened once; from then on a cookie carries it."""
         home = f"{self.settings.root_path}/"
         page = RedirectResponse(home, status_code=303)
-        secure = scope.get("scheme") == "https"
+        secure = request.scope.get("scheme") == "https"
         page.set_cookie(
             _COOKIE, self.settings.token, httponly=True, samesite="strict", path=home, secure=secure
         )
         return page
-
-    def _own_name(self, host: str) -> bool:
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        return "*" in self.settings.hosts or name.strip("[]").lower() in self.settings.hosts
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.settings.token.encode())
@@ -133,84 +129,58 @@ class RequestChecks:
 class _Body:
     """The body of one request: counted against its own limit and the server's, and given some time only."""
 
-    def __init__(self, receive: Receive, settings: ServeOptions, room: Room) -> None:
+    def __init__(self, receive: Receive, settings: ServeOptions, limit: Limit) -> None:
         self._receive = receive
         self._settings = settings
-        self._room = room
+        self._limit = limit
         self._reserved = 0
         self._read = 0
-        self._whole = False
-        self.large = False  # too large to hold no picture
+        self._complete = False
         self._end = time.monotonic() + settings.body_seconds
 
-    def reserve(self, headers: Headers) -> Response | None:
-        """Make room for what the request announces, or say why there is none."""
-        length = headers.get("content-length", "0")
+    def reserve(self, length: str) -> int:
+        """Reserve the bytes that the request announces; HTTPException where that exceeds a limit."""
         announced = int(length) if length.isdecimal() and length.isascii() else 0
-        if announced > self._settings.max_bytes:
-            return _problem(413, self._too_large())
-        self.large = announced > _LARGE
-        try:
-            self._take(announced)
-        except Full:
-            return _problem(503, _FULL, RETRY)
-        return None
+        self._require(announced)
+        return announced
 
     async def receive(self) -> Message:
-        """The next message; HTTPException when there is too much of it or it takes too long."""
-        if self._whole:
-            return await self._receive()  # waits for the client to go
+        """The next message; HTTPException when the body is too large or takes too long."""
+        if self._complete:
+            return await self._receive()  # waits until the client leaves
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._end - time.monotonic()))
         except TimeoutError:
             raise HTTPException(408, "the request did not arrive in time") from None
-        self._whole = not message.get("more_body", False)
+        self._complete = not message.get("more_body", False)
         self._read += len(message.get("body", b""))
-        if self._read > self._settings.max_bytes:
-            raise HTTPException(413, self._too_large())
-        try:
-            self._take(max(0, self._read - self._reserved))
-        except Full:
-            raise HTTPException(503, _FULL, RETRY) from None
+        self._require(self._read)
         return message
 
     async def discard(self) -> None:
-        """Read the body to its end, so that the client hears the answer, and forget it."""
+        """Read the body to its end, so that the client reads the answer, and drop it."""
         try:
-            while not self._whole:
+            while not self._complete:
                 await self.receive()
         except HTTPException:
             return
 
     def release(self) -> None:
-        """Free the room that was taken."""
-        self._room.give_back(self._reserved)
+        """Free what was reserved."""
+        self._limit.give_back(self._reserved)
         self._reserved = 0
 
-    def _take(self, amount: int) -> None:
-        self._room.take(amount)
-        self._reserved += amount
-
-    def _too_large(self) -> str:
-        return f"the upload is larger than {self._settings.max_bytes / 1e6:g} MB"
-
-
-def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"detail": detail}, status_code=status, headers=headers)
-
-
-def _known_method(scope: Scope) -> str:
-    return scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS") else "OTHER"
+    def _require(self, size: int) -> None:
+        """Reserve so many bytes in all; HTTPException where that exceeds a limit."""
+        if size > self._settings.max_bytes:
+            raise HTTPException(413, f"the upload is larger than {self._settings.max_bytes / 1e6:g} MB")
+        more = max(0, size - self._reserved)
+        try:
+            self._limit.take(more)
+        except Busy:
+            raise _too_busy() from None
+        self._reserved += more
 
 
-def _bearer(headers: Headers) -> str:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+def _too_busy() -> HTTPException:
+    return HTTPException(503, "the server has too much to do just now: try again in a moment", RETRY)

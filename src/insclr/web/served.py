@@ -18,7 +18,8 @@ from insclr.retrieval.columns import Column, columns_of
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Row, Store
 from insclr.web.decode_pool import DecodePool
-from insclr.web.load import Numbers, Room
+from insclr.web.limits import Limit
+from insclr.web.server_metrics import ServerMetrics
 from insclr.web.settings import ServeOptions
 
 _log = logging.getLogger(__name__)
@@ -134,10 +135,10 @@ class Served:
     stores: tuple[ServedStore, ...]
     settings: ServeOptions
     decoders: DecodePool
-    uploads: Room  # requests at once that search for pictures which are decoded
-    previews: Room  # requests at once for JPEGs of indexed pictures
-    bytes: Room  # of all requests together
-    numbers: Numbers
+    uploads: Limit  # requests at once that search for pictures which are decoded
+    previews: Limit  # requests at once for JPEGs of indexed pictures
+    bytes: Limit  # of all requests together
+    metrics: ServerMetrics
 
     def store(self, number: int) -> ServedStore:
         """The store of this number; Refused when there is none."""

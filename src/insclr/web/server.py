@@ -32,9 +32,10 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     from insclr import __version__
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning, ProofReport
-    from insclr.web.load import Numbers, Room
+    from insclr.web.limits import Limit
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
+    from insclr.web.server_metrics import ServerMetrics
 
     settings = settings or ServeOptions()
 
@@ -53,21 +54,24 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
         redoc_url=None,
         lifespan=lifespan,
     )
-    served = Served(
-        tuple(stores),
-        settings,
-        DecodePool(settings.decoders, settings.decode_seconds),
-        uploads=Room(settings.max_uploads),
-        previews=Room(settings.max_previews),
-        bytes=Room(settings.max_server_bytes),
-        numbers=Numbers(),
+    decoders = DecodePool(settings.decoders, settings.decode_seconds)
+    uploads, previews = Limit(settings.max_uploads), Limit(settings.max_previews)
+    request_bytes = Limit(settings.max_server_bytes)
+    metrics = ServerMetrics(
+        lambda: {
+            "insclr_uploads_in_progress": uploads.used,
+            "insclr_previews_in_progress": previews.used,
+            "insclr_request_bytes_in_progress": request_bytes.used,
+            "insclr_decoders_killed_total": decoders.killed,
+        }
     )
+    served = Served(tuple(stores), settings, decoders, uploads, previews, request_bytes, metrics)
     app.state.served = served
     app.state.learning = Learning(served)
     app.state.proof_report = ProofReport(served)
     _answer_requests(app)
     _explain_errors(app)
-    _tell_state(app, served)
+    _report_state(app, served)
     # Uploads stay in memory: nothing of them is ever written to disk.
     MultiPartParser.spool_max_size = settings.max_bytes + 1
 
@@ -75,9 +79,9 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     app.add_middleware(
         RequestChecks,
         settings=settings,
-        room=served.bytes,
-        uploads=served.uploads,
-        numbers=served.numbers,
+        request_bytes=request_bytes,
+        uploads=uploads,
+        metrics=metrics,
     )
     return app
 
@@ -125,9 +129,9 @@ def _show_pages(app: "FastAPI") -> None:
     app.mount("/static", StaticFiles(directory=_STATIC))
 
 
-def _tell_state(app: "FastAPI", served: "Served") -> None:
+def _report_state(app: "FastAPI", served: "Served") -> None:
     """/healthz for whoever restarts the server, /metrics for Prometheus (with the token, like every page)."""
-    from fastapi.responses import JSONResponse, PlainTextResponse
+    from fastapi.responses import JSONResponse, Response
 
     from insclr.web.request_checks import HEALTH
 
@@ -136,14 +140,8 @@ def _tell_state(app: "FastAPI", served: "Served") -> None:
         return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> PlainTextResponse:
-        gauges = {
-            "uploads_in_progress": float(served.uploads.taken),
-            "previews_in_progress": float(served.previews.taken),
-            "request_bytes_in_progress": float(served.bytes.taken),
-            "decoders_killed_total": float(served.decoders.killed),
-        }
-        return PlainTextResponse(served.numbers.text(gauges), media_type="text/plain; version=0.0.4")
+    async def metrics() -> Response:
+        return Response(served.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _explain_errors(app: "FastAPI") -> None:
@@ -152,8 +150,7 @@ def _explain_errors(app: "FastAPI") -> None:
     from fastapi.responses import JSONResponse
 
     from insclr.store import StoreUnavailable
-    from insclr.web.decode_pool import ClientGone
-    from insclr.web.request_checks import RETRY
+    from insclr.web.limits import RETRY, Busy, ClientGone
     from insclr.web.served import Refused
 
     @app.exception_handler(Refused)
@@ -163,6 +160,10 @@ def _explain_errors(app: "FastAPI") -> None:
     @app.exception_handler(ClientGone)
     def nobody_there(_: Request, __: ClientGone) -> JSONResponse:
         return JSONResponse({"detail": "the client has gone"}, status_code=499)
+
+    @app.exception_handler(Busy)
+    def busy(_: Request, error: Busy) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=503, headers=RETRY)
 
     @app.exception_handler(StoreUnavailable)
     def unavailable(_: Request, error: StoreUnavailable) -> JSONResponse:

@@ -12,9 +12,9 @@ from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
 from insclr.web.api import SEARCH_ERRORS
+from insclr.web.limits import run_limited
 from insclr.web.queries import QueryDecoder, QueryForm, find_row, query_form, row_query
 from insclr.web.served import Served
-from insclr.web.turns import in_turn
 
 why_api = APIRouter(prefix="/api")
 
@@ -44,7 +44,7 @@ async def why(
 ) -> WhyAnswer:
     """The points of a query that are found again in a picture, where they agree on one transform."""
     served: Served = request.app.state.served
-    return await in_turn(request, served.uploads, "compared", partial(_answer, served, found, query))
+    return await run_limited(request, served.uploads, "compared", partial(_answer, served, found, query))
 
 
 def _answer(served: Served, found: str, query: QueryForm, gone: threading.Event) -> WhyAnswer:
