@@ -83,7 +83,7 @@ class Collection:
         features = RoundFeatures(
             recipe, loader.Collection(self.images, 0, Skipped()), self.cache, Ranks(), "auto"
         )
-        pooled = features.pooled(model.network, recipe.rounds[0], Needs(views=True))
+        pooled = features.pool_features(model.network, recipe.rounds[0], Needs(views=True))
         with torch.no_grad():
             return model.network.describe_pooled(pooled.plain).float().numpy()
 
@@ -121,7 +121,7 @@ def ask(
             [names[one] for one, same in said.items() if same],
             [names[one] for one, same in said.items() if not same],
             store.info.fingerprint,
-            asking.expected(names[query], [names[one] for one in said]),
+            asking.predict(names[query], [names[one] for one in said]),
         )
         store.append([entry])
         asking.add_answers(answer_links(entry))

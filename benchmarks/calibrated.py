@@ -34,7 +34,7 @@ from insclr.model.pooling import GeM
 from insclr.neighbours.pool import Pool
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources.pooled import PooledSource
+from insclr.training.sources.pooled_source import PooledSource
 from insclr.training.steps import Round, train_steps
 from table import Row, markdown, milliseconds
 

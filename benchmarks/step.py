@@ -29,7 +29,7 @@ from insclr.model.device import keep_freed_memory
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources import images as sources
+from insclr.training.sources import image_source as sources
 from insclr.training.steps import Round, train_steps
 from photos import draw_photos
 from table import Row, milliseconds
@@ -102,9 +102,9 @@ class TimedSource:
                 return
             yield batch
 
-    def pooled(self) -> Tensor:
+    def pool_features(self) -> Tensor:
         """The inner source's features of all images."""
-        return self.inner.pooled()
+        return self.inner.pool_features()
 
 
 def _measure(case: Case, images: ImageList, folder: Path) -> list[Row]:

@@ -42,7 +42,7 @@ def test_a_run_that_has_only_begun_can_be_read(tmp_path):
     run = RunReader(tmp_path / "run")
     assert run.recipe_text == to_toml(Recipe(name="mine"), comments=True)
     assert run.recipe()["name"] == "mine"
-    assert (len(run.images()), run.usable(), run.skipped(), run.metrics()) == (0, None, {}, [])
+    assert (len(run.images()), run.usable(), run.read_skipped(), run.metrics()) == (0, None, {}, [])
     assert not run.finished
 
 
@@ -77,7 +77,7 @@ def test_images_left_out_are_read_with_their_reason_or_without(tmp_path):
     skipped.add(strange, "truncated")
     skipped.write(run.skipped_file)
     assert run.usable() == [0]
-    assert run.skipped() == {strange: "truncated", "b": "could not be read"}
+    assert run.read_skipped() == {strange: "truncated", "b": "could not be read"}
 
 
 def test_a_run_keeps_the_feedback_that_it_began_with(tmp_path):

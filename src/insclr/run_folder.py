@@ -385,7 +385,7 @@ class RunReader(_Folder):
         file = self.path / _USABLE
         return _load_tensors(file)["ids"].tolist() if file.exists() else None
 
-    def skipped(self) -> dict[str, str]:
+    def read_skipped(self) -> dict[str, str]:
         """Path of every image that was left out, with the reason."""
         reasons = Skipped()
         reasons.read(self.skipped_file)
@@ -394,7 +394,7 @@ class RunReader(_Folder):
             reasons.add_others(self.images(), usable)
         return dict(reasons)
 
-    def measured(self) -> dict[str, Any]:
+    def read_measured(self) -> dict[str, Any]:
         """What `note_measured` kept."""
         return _read_json(self.path / _MEASURED)
 

@@ -10,7 +10,7 @@ from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import group_means
 from insclr_rivals.labels import labelled_images, require_instances
-from insclr_rivals.optional_packages import metric_learning, seeded
+from insclr_rivals.optional_packages import metric_learning, use_seed
 from insclr_rivals.samplers import GroupSampler
 
 
@@ -53,7 +53,7 @@ class Arcface(Method):
         else:
             loss = self._losses.ArcFaceLoss(**options)
         means = group_means(start.network.describe_pooled(start.plain), instances).T  # (D, K)
-        with seeded(start.seed), torch.no_grad():
+        with use_seed(start.seed), torch.no_grad():
             # A few hundred steps could not turn random centres: they start where the instances are. Sub-centres of
             # an instance start a little apart.
             loss.W.copy_(means.repeat_interleave(settings.sub_centers, dim=1))

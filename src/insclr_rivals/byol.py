@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.optional_packages import lightly, use_seed
 from insclr_rivals.views import create_teacher, image_sampler, two_views, update_teacher, view_similarities
 
 
@@ -42,7 +42,7 @@ class Byol(Method):
         """Make the projection and prediction heads, and the EMA teacher of the first."""
         settings, made = self.settings, lightly("models.modules.heads")
         self.sampler = image_sampler(start)
-        with seeded(start.seed):
+        with use_seed(start.seed):
             projection = made.BYOLProjectionHead(start.network.dim, settings.hidden, settings.projected)
             prediction = made.BYOLPredictionHead(settings.projected, settings.hidden, settings.projected)
         heads = {"projection": projection, "prediction": prediction, "slow": create_teacher(projection)}

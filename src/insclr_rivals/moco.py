@@ -11,7 +11,7 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.optional_packages import lightly, use_seed
 from insclr_rivals.views import (
     create_teacher,
     image_sampler,
@@ -54,7 +54,7 @@ class Moco(Method):
         """Make the projection head, its EMA teacher and the queue, which begins with random rows as published."""
         settings, queue = self.settings, queue_length(self.settings.queue, start)
         self.sampler = image_sampler(start)
-        with seeded(start.seed):
+        with use_seed(start.seed):
             head = lightly("models.modules.heads").MoCoProjectionHead(
                 start.network.dim, settings.hidden, settings.projected
             )

@@ -23,7 +23,7 @@ def metric_learning(module: str) -> Any:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Initialise layers inside by this seed, without a change to the random state of the run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -91,7 +91,7 @@ _PRINTED_SELECTION = ("rounds.method.batch_threshold=0.65",)
 _PRINTED_MEMORY = ("rounds.method.sparsity=0.6", "rounds.method.pool_negatives=true")
 
 
-def _printed(variant: str) -> Entry:
+def _make_printed(variant: str) -> Entry:
     changes: tuple[str, ...] = (f'rounds.method.variant="{variant}"', *_PRINTED)
     changes += _PRINTED_SELECTION if variant not in "AB" else ()
     changes += _PRINTED_MEMORY if variant.startswith("D") else ()
@@ -118,7 +118,7 @@ def _memory(aggregate: str, choose: str, sparsity: str, repeats: int) -> Entry:
 METHODS = Table(
     "fast", tuple(Entry(name, (f'rounds.method.variant="{name}"',)) for name in ("A", "C", "D-anchor", "D"))
 )
-PRINTED = Table("paper-small", tuple(_printed(name) for name in ("A", "B", "C", "D-anchor", "D")))
+PRINTED = Table("paper-small", tuple(_make_printed(name) for name in ("A", "B", "C", "D-anchor", "D")))
 MEMORY = Table(
     "paper-small",
     tuple(

@@ -8,7 +8,7 @@ from torch import nn
 from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.optional_packages import lightly, use_seed
 from insclr_rivals.views import image_sampler, two_views, view_similarities
 
 
@@ -40,7 +40,7 @@ class Simclr(Method):
         """Make the projection head."""
         settings = self.settings
         self.sampler = image_sampler(start)
-        with seeded(start.seed):
+        with use_seed(start.seed):
             head = lightly("models.modules.heads").SimCLRProjectionHead(
                 start.network.dim, settings.hidden, settings.projected
             )

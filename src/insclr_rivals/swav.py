@@ -14,7 +14,7 @@ from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import cluster_count
-from insclr_rivals.optional_packages import lightly, seeded
+from insclr_rivals.optional_packages import lightly, use_seed
 from insclr_rivals.views import image_sampler, two_views, view_similarities
 
 
@@ -49,7 +49,7 @@ class Swav(Method):
         self.sampler = image_sampler(start)
         count = cluster_count(len(start), settings.images_per_prototype)
         first_epoch = math.ceil(len(start) / start.tuples)
-        with seeded(start.seed):
+        with use_seed(start.seed):
             projection = made.SwaVProjectionHead(start.network.dim, settings.hidden, settings.projected)
             prototypes = made.SwaVPrototypes(settings.projected, count, n_steps_frozen_prototypes=first_epoch)
         # Published prototypes are directions: lightly's layer has a bias beside them.

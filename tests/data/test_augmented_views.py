@@ -9,7 +9,7 @@ from PIL import Image
 
 from helpers.made_files import photo
 from insclr.data.augment import augmented_view, random_box
-from insclr.data.views import fitted
+from insclr.data.views import fit_image
 from insclr.torchvision_import import import_torchvision
 
 import_torchvision()
@@ -54,7 +54,7 @@ def test_every_view_takes_the_same_draws(size: tuple[int, int]) -> None:
 def test_crop_of_everything_is_the_plain_view() -> None:
     image = photo(64, 64)
     view = augmented_view(pixels(image), 24, generator(0), scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    plain = torch.tensor(fitted(image, 24, "square"))  # by Pillow: torch's kernel rounds otherwise
+    plain = torch.tensor(fit_image(image, 24, "square"))  # by Pillow: torch's kernel rounds otherwise
     assert (view.int() - plain.int()).abs().max() <= 2
     mirrored = augmented_view(pixels(image), 24, generator(0), scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=1.0)
     assert torch.equal(mirrored, view.flip(2))

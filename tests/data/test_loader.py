@@ -12,7 +12,7 @@ from insclr.data.decode import decode
 from insclr.data.images import ImageList, list_images
 from insclr.data.loader import Collection, ViewBatch, ViewSpec, view_batches
 from insclr.data.skipped import Skipped
-from insclr.data.views import fitted
+from insclr.data.views import fit_image
 from insclr.errors import UserError
 
 VIEWS = ViewSpec(plain_size=24, augmented_size=16, augmented=2)
@@ -33,7 +33,7 @@ def batches(
 
 
 def plain(file: Path) -> torch.Tensor:
-    return torch.tensor(fitted(decode(file), 24, "square"))
+    return torch.tensor(fit_image(decode(file), 24, "square"))
 
 
 def same(a: ViewBatch, b: ViewBatch) -> bool:

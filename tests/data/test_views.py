@@ -7,7 +7,7 @@ from PIL import Image
 from torch.nn import functional
 
 from helpers.made_files import photo
-from insclr.data.views import Pixels, at_scale, descriptor_views, fitted
+from insclr.data.views import Pixels, at_scale, descriptor_views, fit_image
 
 
 def _resized(image: Image.Image, shape: tuple[int, ...]) -> Pixels:
@@ -66,13 +66,13 @@ def test_a_square_view_of_a_crop_has_the_size_of_every_other() -> None:
     ("size", "expected"), [((90, 60), (3, 21, 32)), ((20, 40), (3, 32, 16)), ((1, 500), (3, 32, 1))]
 )
 def test_plain_longest_view_keeps_the_aspect(size: tuple[int, int], expected: tuple[int, ...]) -> None:
-    assert fitted(photo(*size), 32, "longest").shape == expected
+    assert fit_image(photo(*size), 32, "longest").shape == expected
 
 
 def test_resizing_is_antialiased() -> None:
     stripes = np.zeros((256, 256, 3), dtype=np.uint8)
     stripes[:, ::2] = 255
-    view = fitted(Image.fromarray(stripes), 32, "square").astype(float)
+    view = fit_image(Image.fromarray(stripes), 32, "square").astype(float)
     # Stripes finer than the view's pixels melt into grey; picking single pixels would give black or white.
     assert np.abs(view - 127.5).max() < 8
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from insclr.data.images import ImageList, list_images
 from insclr.data.skipped import Skipped
-from insclr.data.views import Fit, fitted
+from insclr.data.views import Fit, fit_image
 from insclr.describe.pipeline import Request, describe_files, descriptor_settings
 from insclr.engine.engine import Output
 from insclr.engine.torch_engine import TorchEngine
@@ -68,7 +68,7 @@ def test_scales_come_from_the_view_of_scale_1_and_are_averaged_into_a_unit_vecto
 ) -> None:
     found = _described(network, odd_shapes, size=48, fit=fit, scales=(1.5, 1.0), workers=0)
     for i in range(len(odd_shapes)):
-        view = torch.tensor(fitted(Image.open(odd_shapes.file(i)), 48, fit))[None].float()
+        view = torch.tensor(fit_image(Image.open(odd_shapes.file(i)), 48, fit))[None].float()
         larger = functional.interpolate(view, scale_factor=1.5, mode="bilinear", align_corners=False)
         with torch.no_grad():
             alone = functional.normalize(network(view) + network(larger), dim=1)[0]

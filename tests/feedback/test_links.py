@@ -98,11 +98,11 @@ def test_a_slip_is_set_aside_with_the_answer_that_contradicts_it_and_a_third_dec
     assert links.same("b", "c")
     assert not links.same("a", "b")
     assert not links.different("a", "c")  # open again
-    assert links.unresolved() == [found]
-    assert links.refused() == []
+    assert links.find_unresolved() == [found]
+    assert links.find_refused() == []
     assert links.add(Link("a", "c", False, "4", 0.1)) is None
     assert links.different("a", "b")
-    assert links.unresolved() == []
+    assert links.find_unresolved() == []
 
 
 def test_an_expected_answer_holds_against_a_later_surprise() -> None:
@@ -111,4 +111,4 @@ def test_an_expected_answer_holds_against_a_later_surprise() -> None:
     assert found is not None
     assert found.set_aside is None
     assert links.same("a", "b")
-    assert links.refused() == [found.link]
+    assert links.find_refused() == [found.link]

@@ -100,7 +100,7 @@ def test_answers_to_the_end_give_the_instances_and_no_question_comes_for_ever() 
         said = [
             (screen.query, image, bool(truth[screen.query] == truth[image])) for image in screen.candidates
         ]
-        expected = [questions.expected(one, other) for one, other, _ in said]
+        expected = [questions.predict(one, other) for one, other, _ in said]
         questions.fit_curve(said)
         for (one, other, is_same), likely in zip(said, expected, strict=True):
             links.add(Link(names[one], names[other], is_same, expected=likely))

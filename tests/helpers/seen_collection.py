@@ -13,7 +13,7 @@ from insclr.model.network import DescriptorNetwork
 from insclr.model.pooling import GeM
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources.pooled import PooledSource
+from insclr.training.sources.pooled_source import PooledSource
 from insclr.training.steps import Round, train_steps
 
 INSTANCES, IMAGES, CHANNELS = 10, 6, 32

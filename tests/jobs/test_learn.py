@@ -131,7 +131,7 @@ def test_names_answers_questions_and_learning_work_with_milvus_lite(
     screen = asking.screen()
     assert screen is not None
     query, *shown = (asking.hashes[place] for place in (screen.query, *screen.candidates))
-    entry = answer(query, shown[:1], shown[1:], store.info.fingerprint, asking.expected(query, shown))
+    entry = answer(query, shown[:1], shown[1:], store.info.fingerprint, asking.predict(query, shown))
     store.append([entry, *name_thing("thing-00", "mug", [image[paths[0]]])])
     things = build_gallery(store).things
     assert any(thing.name == "mug" for thing in things)

@@ -14,7 +14,7 @@ def test_descriptors_are_unit_vectors_of_the_wanted_length() -> None:
     network = create_network(NetworkRecipe(dim=32, bias=True))
     photos = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
     with torch.no_grad():
-        pooled, described = network.pooled(photos), network(photos)
+        pooled, described = network.pool_features(photos), network(photos)
     assert pooled.shape == (3, 1280)
     assert described.shape == (3, 32)
     for rows in (pooled, described):

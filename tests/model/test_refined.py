@@ -13,11 +13,11 @@ def test_a_refined_layer_starts_as_it_was_and_folds_into_one() -> None:
     refined = RefinedLinear(fixed)
     x = torch.randn(7, 12)
     torch.testing.assert_close(refined(x), fixed(x))
-    assert sum(p.numel() for p in refined.trained()) == 5 * 5 + 5  # the fixed part is not trained
+    assert sum(p.numel() for p in refined.trained_parameters()) == 5 * 5 + 5  # the fixed part is not trained
     with torch.no_grad():
         refined.top.weight += 0.3 * torch.randn(5, 5)
         refined.top.bias += 1  # type: ignore[misc]
-    torch.testing.assert_close(refined.folded()(x), refined(x))
+    torch.testing.assert_close(refined.fold()(x), refined(x))
 
 
 @pytest.mark.parametrize("first_bias", [True, False])

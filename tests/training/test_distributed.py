@@ -34,8 +34,8 @@ from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
 from insclr.training.optimizer import average_gradients
 from insclr.training.run import train
-from insclr.training.sources.images import ImageSource
-from insclr.training.sources.maps import Maps, MapSource
+from insclr.training.sources.image_source import ImageSource
+from insclr.training.sources.map_source import Maps, MapSource
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 

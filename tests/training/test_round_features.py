@@ -83,7 +83,7 @@ def test_rounds_of_another_precision_do_not_share_features(
     late = late.with_(plain_size=64, augmented_size=64, cached_views=2)
     features = _features(small_collection, tmp_path, "torch")
     first, again, other = (
-        features.pooled(network, late.with_(precision=precision), needs)
+        features.pool_features(network, late.with_(precision=precision), needs)
         for precision in ("bf16", "bf16", "fp32")
     )
     assert first is again
@@ -94,7 +94,7 @@ def test_late_layers_compute_in_short_numbers_and_learn_in_single_precision(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path
 ) -> None:
     maps = _features(small_collection, tmp_path, "torch").maps(network, _ROUND).plain
-    short, single = (LateLayers(network, 64, floats).pooled(maps) for floats in (torch.bfloat16, None))
+    short, single = (LateLayers(network, 64, floats).pool_features(maps) for floats in (torch.bfloat16, None))
     assert short.dtype == torch.float32
     assert not torch.equal(short, single)
     alike = torch.nn.functional.cosine_similarity(short.detach(), single.detach())
@@ -131,7 +131,7 @@ def test_features_of_many_maps_are_in_a_file_without_a_name(
     for most in (10**9, 100):
         monkeypatch.setattr(round_features, "MAX_IN_MEMORY", most)
         features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path, Ranks())
-        found.append(features.pooled(network, recipe.rounds[0], needs))
+        found.append(features.pool_features(network, recipe.rounds[0], needs))
     assert torch.equal(found[0].plain, found[1].plain)
     assert torch.equal(found[0].views, found[1].views)
     assert found[0].views.abs().sum() > 0
@@ -148,5 +148,5 @@ def test_maps_of_early_layers_that_were_trained_are_not_made(
         features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path / kind, Ranks())
         features.expect_maps(network)
         features.early = early or features.early
-        features.pooled(network, recipe.rounds[-1], Needs(views=True))
+        features.pool_features(network, recipe.rounds[-1], Needs(views=True))
         assert {path.name.split("-")[0] for path in (tmp_path / kind).iterdir()} == {kind}

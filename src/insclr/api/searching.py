@@ -156,7 +156,7 @@ def answers(
         if query:
             alike, others = ([rows[path].image.hash for path in paths] for paths in (same, different))
             opened.append([answer(rows[query].image.hash, alike, others)])
-        found = Links(read_feedback(opened).links).unresolved()
+        found = Links(read_feedback(opened).links).find_unresolved()
         return [
             f"{one.link.source} does not fit {', '.join(each.source for each in one.chain)}" for one in found
         ]

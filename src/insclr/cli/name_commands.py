@@ -89,7 +89,7 @@ def list_answers(store: StoreName) -> None:
         paths = {row.image.hash: path for path, row in opened.rows_by_path().items()}
     for entry in feedback.entries:
         typer.echo(one_line(f"{entry.id}  {describe_act([entry], paths)}"))
-    for found in Links(feedback.links).unresolved():
+    for found in Links(feedback.links).find_unresolved():
         chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
         typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
 

@@ -106,7 +106,7 @@ def _end_of_run(out: Path) -> list[str]:
 
     run = RunReader(out)
     lines = [f"model   {out / 'model.safetensors'}", f"report  {run.report_file}"]
-    left_out = list(run.skipped().items())
+    left_out = list(run.read_skipped().items())
     if left_out:
         lines.append(f"left out: {len(left_out)} of {len(run.images())} images (all in {run.skipped_file})")
         lines += [one_line(f"  {path}: {reason}") for path, reason in left_out[:_SHOWN]]

@@ -96,7 +96,7 @@ PUBLISHED: dict[str, tuple[Photometry, ...]] = {
 }
 
 
-def recoloured(view: Tensor, augmentation: Augmentation, number: int, generator: torch.Generator) -> Tensor:
+def recolour(view: Tensor, augmentation: Augmentation, number: int, generator: torch.Generator) -> Tensor:
     """View `number` of an image, uint8 (3, H, W), with the colours that an augmentation gives it."""
     kinds = PUBLISHED[augmentation]
     if not kinds:
@@ -106,12 +106,12 @@ def recoloured(view: Tensor, augmentation: Augmentation, number: int, generator:
     order = torch.randperm(4, generator=generator).tolist()
     pixels = view.float() / 255
     if chance[0] < kind.jitter:
-        pixels = _jittered(pixels, kind, factors, order)
+        pixels = _jitter(pixels, kind, factors, order)
     if chance[1] < kind.grey:
         pixels = _grey(pixels).expand_as(pixels)
     if chance[2] < kind.blur:
         sigma = (0.1 + 1.9 * factors[4]) * view.shape[1] / _PUBLISHED_SIDE
-        pixels = blurred(pixels, sigma)
+        pixels = blur(pixels, sigma)
     if chance[3] < kind.solarise:
         pixels = torch.where(pixels >= 128 / 255, 1 - pixels, pixels)
     return (pixels * 255).round().clamp(0, 255).to(torch.uint8)
@@ -133,7 +133,7 @@ def shifted_hue(pixels: Tensor, shift: float) -> Tensor:
     return value - purity * torch.minimum(far, 4 - far).clamp(0, 1)
 
 
-def blurred(pixels: Tensor, sigma: float) -> Tensor:
+def blur(pixels: Tensor, sigma: float) -> Tensor:
     """Gaussian blur of pixels (3, H, W), reflected at the borders."""
     reach = min(max(1, math.ceil(3 * sigma)), min(pixels.shape[1:]) - 1)
     weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma) ** 2)
@@ -142,7 +142,7 @@ def blurred(pixels: Tensor, sigma: float) -> Tensor:
     return functional.conv2d(functional.conv2d(padded, weights[..., None]), weights[:, :, None])[:, 0]
 
 
-def _jittered(pixels: Tensor, kind: Photometry, factors: list[float], order: list[int]) -> Tensor:
+def _jitter(pixels: Tensor, kind: Photometry, factors: list[float], order: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue changed in this order, each by its factor 0..1 of its range."""
     ranges = (kind.brightness, kind.contrast, kind.saturation, kind.hue)
     drawn = [reach * (2 * factor - 1) for reach, factor in zip(ranges, factors, strict=False)]

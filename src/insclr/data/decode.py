@@ -67,19 +67,19 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
     image above LARGE_PIXELS. The result is never enlarged, and smaller than the file says only by that. Raises
     BadImage, and nothing else, when the file gives no image or one that costs more than `decode_limits` allow.
     """
-    with _opened(file) as (image, content):
+    with _open_image(file) as (image, content):
         stored = image.size
         if longest is not None and max(stored) > longest:
             scale = longest / max(stored)
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
         with affordable(image, stored, content):
             image.load()
-            return _reduced(_to_rgb(_upright(image)), longest)
+            return _reduce(_to_rgb(_upright(image)), longest)
 
 
 def read_header(file: Path | BinaryIO | bytes) -> Header:
     """Format and stored size of the image in `file`; raises BadImage where not even these can be read."""
-    with _opened(file) as (image, _):
+    with _open_image(file) as (image, _):
         return Header(image.format or "unknown", image.width, image.height)
 
 
@@ -89,7 +89,7 @@ def read_image_bytes(file: Path) -> bytes:
     For a RAW photo it is that of its preview, for a frame of a video that of the frame. BadImage when it cannot be
     read.
     """
-    with _explained():
+    with _explain_errors():
         return read_content(file)
 
 
@@ -114,9 +114,9 @@ def crop_box(image: Image.Image, box: Box) -> Image.Image:
 
 
 @contextmanager
-def _opened(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
+def _open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
     """The image with its header read and judged, and the file's content; what goes wrong becomes BadImage."""
-    with _explained():
+    with _explain_errors():
         if isinstance(file, Path):
             content = read_content(file)
         elif isinstance(file, bytes):
@@ -143,7 +143,7 @@ def read_content(path: Path) -> bytes:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     try:
         yield
     except BadImage:
@@ -256,7 +256,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
         yield (0, top), image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
-def _reduced(image: Image.Image, longest: int | None) -> Image.Image:
+def _reduce(image: Image.Image, longest: int | None) -> Image.Image:
     """A very large image at 1/2, 1/4 or 1/8, like a drafted JPEG, where that leaves at least `longest`."""
     if longest is None or image.width * image.height <= LARGE_PIXELS:
         return image

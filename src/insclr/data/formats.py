@@ -55,15 +55,15 @@ def not_read_lines(counts: Mapping[str, int]) -> list[str]:
     lines = []
     if extras:
         names = ",".join(sorted(_EXTRAS[kind][0] for kind in extras))
-        lines.append(f"{_counted(counts, extras)}: not read; pip install 'insclr[{names}]'")
+        lines.append(f"{_count_files(counts, extras)}: not read; pip install 'insclr[{names}]'")
     if unknown := sorted(kind for kind in counts if kind.endswith(" picture")):
-        lines.append(f"{_counted(counts, unknown)}: not read; save them as JPEG or PNG")
+        lines.append(f"{_count_files(counts, unknown)}: not read; save them as JPEG or PNG")
     if counts.get(NOT_UTF8):
-        lines.append(f"{_counted(counts, [NOT_UTF8])}: not read; rename the files")
+        lines.append(f"{_count_files(counts, [NOT_UTF8])}: not read; rename the files")
     return lines
 
 
-def _counted(counts: Mapping[str, int], kinds: list[str]) -> str:
+def _count_files(counts: Mapping[str, int], kinds: list[str]) -> str:
     return ", ".join(f"{counts[kind]} {_plural(kind) if counts[kind] > 1 else kind}" for kind in kinds)
 
 

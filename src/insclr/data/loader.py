@@ -16,11 +16,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.augment import Augmentation, augmented_view, recoloured
+from insclr.data.augment import Augmentation, augmented_view, recolour
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.data.views import fitted
+from insclr.data.views import fit_image
 from insclr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -86,13 +86,13 @@ class Views(NamedTuple):
 
 def make_views(image: Image.Image, views: ViewSpec, key: str) -> Views:
     """The views of an image; what is drawn at random depends on the key alone."""
-    plain = fitted(image, views.plain_size, "square") if views.plain else np.empty(0, np.uint8)
-    pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), seeded(key)
+    plain = fit_image(image, views.plain_size, "square") if views.plain else np.empty(0, np.uint8)
+    pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), make_generator(key)
     size = views.augmented_size
     augmented = torch.empty(views.augmented, 3, size, size, dtype=torch.uint8)
     for number in range(views.augmented):
         view = augmented_view(pixels, size, generator, views.crop)
-        augmented[number] = recoloured(view, views.augmentation, number, generator)
+        augmented[number] = recolour(view, views.augmentation, number, generator)
     return Views(torch.from_numpy(np.array(plain)), augmented)
 
 
@@ -189,7 +189,7 @@ class _Batches(Dataset[_Made]):
         return None
 
 
-def seeded(key: str) -> torch.Generator:
+def make_generator(key: str) -> torch.Generator:
     """A generator whose stream is its own for every key, however alike two keys are."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
@@ -198,7 +198,7 @@ def seeded(key: str) -> torch.Generator:
 def _replacements(n: int, ids: list[int], key: str) -> Iterator[int]:
     """Images to try in place of an unreadable one: chance picks first, those of the batch last."""
     taken = set(ids)
-    draws = torch.randint(n, (_DRAWS,), generator=seeded(f"{key} replacement")).tolist()
+    draws = torch.randint(n, (_DRAWS,), generator=make_generator(f"{key} replacement")).tolist()
     for i in itertools.chain(draws, range(n)):
         if i not in taken:
             yield i

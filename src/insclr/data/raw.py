@@ -22,14 +22,14 @@ def raw_preview(content: bytes) -> bytes:
     try:
         with rawpy.imread(io.BytesIO(content)) as raw:
             require_few_pixels(raw.sizes.raw_width, raw.sizes.raw_height)
-            return _embedded(rawpy, raw) or _developed(raw)
+            return _read_embedded(rawpy, raw) or _develop(raw)
     except rawpy.LibRawError as error:
         text = error.args[0] if error.args else type(error).__name__
         reason = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
         raise BadImage(f"corrupt RAW file: {reason}") from error
 
 
-def _embedded(rawpy: Any, raw: Any) -> bytes | None:
+def _read_embedded(rawpy: Any, raw: Any) -> bytes | None:
     try:
         found = raw.extract_thumb()
     except (rawpy.LibRawNoThumbnailError, rawpy.LibRawUnsupportedThumbnailError):
@@ -48,7 +48,7 @@ def _embedded(rawpy: Any, raw: Any) -> bytes | None:
     return jpeg if turned or orientation is None else _with_orientation(jpeg, orientation)
 
 
-def _developed(raw: Any) -> bytes:
+def _develop(raw: Any) -> bytes:
     """Half the size is enough for any descriptor, and quick: no colour has to be interpolated."""
     return as_ppm(raw.postprocess(half_size=True, use_camera_wb=True, output_bps=8))
 

@@ -27,7 +27,7 @@ def frame_names(video: Path, path: str) -> list[str]:
     Decoding then says what is wrong with it.
     """
     try:
-        with _opened(video) as (container, stream):
+        with _open_video(video) as (container, stream):
             times = _key_times(container, stream)
     except (BadImage, OSError) as error:
         logger.debug("%s: %s", video, error)
@@ -37,7 +37,7 @@ def frame_names(video: Path, path: str) -> list[str]:
 
 def video_frame(video: Path, seconds: float | None) -> bytes:
     """The key frame at `seconds` as a PPM file; the middle one for None. Raises BadImage."""
-    with _opened(video) as (container, stream):
+    with _open_video(video) as (container, stream):
         require_few_pixels(stream.codec_context.width, stream.codec_context.height)
         if seconds is None:
             seconds = _duration(container) / 2
@@ -52,7 +52,7 @@ def video_frame(video: Path, seconds: float | None) -> bytes:
 
 
 @contextmanager
-def _opened(video: Path) -> Iterator[tuple[Any, Any]]:
+def _open_video(video: Path) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream, to be decoded by one thread; what goes wrong becomes BadImage."""
     try:
         import av

@@ -32,16 +32,16 @@ def descriptor_views(
         if fit == "longest":
             size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
         image = crop
-    views = [fitted(image, size, fit)]
+    views = [fit_image(image, size, fit)]
     if zoom:
         width, height = max(1, round(zoom * image.width)), max(1, round(zoom * image.height))
         left, top = (image.width - width) // 2, (image.height - height) // 2
         closer = image.crop((left, top, left + width, top + height))
-        views.append(fitted(closer, size, fit)[:, :, ::-1])
+        views.append(fit_image(closer, size, fit)[:, :, ::-1])
     return views
 
 
-def fitted(image: Image.Image, size: int, fit: Fit) -> Pixels:
+def fit_image(image: Image.Image, size: int, fit: Fit) -> Pixels:
     """An RGB image resized (bicubic, antialiased) to size x size, or so that its longest side is `size`."""
     width, height = size, size
     if fit == "longest":
@@ -60,10 +60,10 @@ def at_scale(views: Images, scale: float) -> Images:
     if scale == 1:
         return views
     views = views.astype(np.float32)
-    return _stretched(_stretched(views, scale, axis=2), scale, axis=3)
+    return _stretch(_stretch(views, scale, axis=2), scale, axis=3)
 
 
-def _stretched(views: NDArray[np.float32], scale: float, axis: int) -> NDArray[np.float32]:
+def _stretch(views: NDArray[np.float32], scale: float, axis: int) -> NDArray[np.float32]:
     side = views.shape[axis]
     # The smallest view keeps a pixel: sizes are rounded down.
     factor = max(scale, (1 + 1e-9) / side)

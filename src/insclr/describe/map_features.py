@@ -39,7 +39,9 @@ class MapPooling:
             ]
             pooled = np.stack(parts, 1)
         else:
-            sums = _summed(np.maximum(maps, _SMALLEST) ** self.p)  # (batch, channels, height + 1, width + 1)
+            sums = _sum_areas(
+                np.maximum(maps, _SMALLEST) ** self.p
+            )  # (batch, channels, height + 1, width + 1)
             top, left, side = np.array(squares).T
             whole = (
                 sums[:, :, top + side, left + side]
@@ -65,7 +67,7 @@ class MapPooling:
         return found.reshape(*pooled.shape[:-1], found.shape[-1])
 
 
-def _summed(maps: NDArray[np.floating]) -> NDArray[np.float64]:
+def _sum_areas(maps: NDArray[np.floating]) -> NDArray[np.float64]:
     """Sums over all cells above and left of each: any square's sum is four look-ups."""
     sums = np.zeros((*maps.shape[:2], maps.shape[2] + 1, maps.shape[3] + 1))
     sums[:, :, 1:, 1:] = maps.astype(np.float64).cumsum(2).cumsum(3)

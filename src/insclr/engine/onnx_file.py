@@ -16,7 +16,7 @@ from onnxruntime.transformers import float16
 from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
-from insclr.data.views import fitted
+from insclr.data.views import fit_image
 from insclr.engine.choose import CannotExport
 from insclr.engine.engine import Features
 from insclr.engine.export import OPSET, drawn_images, export_whole
@@ -95,7 +95,7 @@ def _pixels(photos: ImageList, size: int) -> Features:
     found: list[Any] = []
     for i in order:
         try:
-            found.append(fitted(decode(photos.file(i), size), size, "square"))
+            found.append(fit_image(decode(photos.file(i), size), size, "square"))
         except BadImage:
             continue
         if len(found) == _PHOTOS:

@@ -72,11 +72,11 @@ class Asking:
         self._known = locate_links(self._links, self.hashes)
         self.questions.update(self._known)
 
-    def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
+    def predict(self, query: str, images: Sequence[str]) -> dict[str, float]:
         """The probability that each image shows the same thing as the query, by descriptors alone."""
         place = self.place
         here = [image for image in images if image in place and query in place]
-        return {image: self.questions.expected(place[query], place[image]) for image in here}
+        return {image: self.questions.predict(place[query], place[image]) for image in here}
 
     def skip(self, image: str) -> None:
         """Ask no more about this query."""

@@ -76,10 +76,10 @@ class FeedbackCache:
             asking = self._questions()
             return asking.screen(), asking
 
-    def expected(self, query: str, images: Sequence[str]) -> dict[str, float]:
+    def predict(self, query: str, images: Sequence[str]) -> dict[str, float]:
         """The model's probability that each image shows the same thing as the query."""
         with self._making:
-            return self._questions().expected(query, images)
+            return self._questions().predict(query, images)
 
     def add_answer(self, entry: Entry) -> None:
         """Write an answered or skipped screen; the questions are updated without being made anew."""

@@ -90,11 +90,11 @@ class Links:
                 self._apply(earlier)
         return found
 
-    def refused(self) -> list[Link]:
+    def find_refused(self) -> list[Link]:
         """Links that were not applied because earlier ones hold."""
         return [one.link for one in self.contradictions if one.set_aside is None]
 
-    def unresolved(self) -> list[Contradiction]:
+    def find_unresolved(self) -> list[Contradiction]:
         """Contradictions that a person should see: not those that later answers decided."""
         return [
             one
@@ -203,5 +203,5 @@ def locate_links(links: Links, hashes: Sequence[str]) -> KnownImages:
         same,
         [(label[one], label[other]) for one, other in links.apart() if one in label and other in label],
         [(one, other, link.wrong) for one, other, link in locate(links.applied) if link.same],
-        [(one, other) for one, other, _ in locate(links.refused())],
+        [(one, other) for one, other, _ in locate(links.find_refused())],
     )

@@ -114,13 +114,13 @@ class Questions:
             label: np.unique(self.group[places.get(label, [])]) for pair in known.apart for label in pair
         }
         self._apart = {
-            _ordered(a, b)
+            _order_pair(a, b)
             for one, other in known.apart
             for a in groups_of[one]
             for b in groups_of[other]
             if a != b
         }
-        refused = {_ordered(self.group[one], self.group[other]) for one, other in known.refused}
+        refused = {_order_pair(self.group[one], self.group[other]) for one, other in known.refused}
         self._settled = self._apart | refused  # an answer that was not applied is not asked for again
         self._joins = known.joins
         near = np.sort(np.concatenate([home[self._near], *self._near_moved(home)]), axis=1)
@@ -143,7 +143,7 @@ class Questions:
                 self._answers.append((float(similarity), same))
         self.curve = _fit(self._answers, self._random_pair_similarity)
 
-    def expected(self, one: int, other: int) -> float:
+    def predict(self, one: int, other: int) -> float:
         """The probability that two images show one instance, by their descriptors alone."""
         a, b = self.group[one], self.group[other]
         if a != b:
@@ -289,7 +289,7 @@ def _most_frequent(rows: Ids, values: Ids) -> Ids:
     return np.asarray(pairs[1][order][last])
 
 
-def _ordered(one: Any, other: Any) -> tuple[int, int]:
+def _order_pair(one: Any, other: Any) -> tuple[int, int]:
     return (int(one), int(other)) if one < other else (int(other), int(one))
 
 

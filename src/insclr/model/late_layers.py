@@ -23,7 +23,7 @@ class LateLayers:
         with torch.no_grad():
             self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
 
-    def pooled(self, maps: Tensor) -> Tensor:
+    def pool_features(self, maps: Tensor) -> Tensor:
         """Pooled features (B, C) of flattened maps."""
         network = self.network
         maps = maps.to(network.device).float().view(-1, *self.shape)
@@ -38,11 +38,11 @@ class LateLayers:
         if out is None:
             out = torch.empty(len(maps), self.network.backbone.channels, dtype=torch.float16)
         for rows in torch.arange(len(maps)).split(_BLOCK_MAPS):
-            out[rows] = self.pooled(maps[rows]).half().cpu()
+            out[rows] = self.pool_features(maps[rows]).half().cpu()
         return out
 
     @torch.no_grad()
     def describe(self, maps: Tensor) -> Tensor:
         """Descriptors (B, D) of flattened maps in eval mode, without gradient."""
         self.network.eval()
-        return self.network.head(self.pooled(maps))
+        return self.network.head(self.pool_features(maps))

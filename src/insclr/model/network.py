@@ -44,7 +44,7 @@ class DescriptorNetwork(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    def pooled(self, images: Tensor) -> Tensor:
+    def pool_features(self, images: Tensor) -> Tensor:
         """Pooled features (batch, channels) of images 0..255 (batch, 3, height, width)."""
         return self.pool(self.backbone(images))
 
@@ -66,7 +66,7 @@ class DescriptorNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Unit descriptors (batch, dim) of images 0..255 (batch, 3, height, width)."""
-        return self.head(self.pooled(images))
+        return self.head(self.pool_features(images))
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training; frozen batch-norm layers keep their pretrained statistics."""

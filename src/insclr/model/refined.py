@@ -26,11 +26,11 @@ class RefinedLinear(nn.Module):
         refined: Tensor = self.top(self.fixed(features))
         return refined
 
-    def trained(self) -> list[nn.Parameter]:
+    def trained_parameters(self) -> list[nn.Parameter]:
         """What training changes: the square layer."""
         return list(self.top.parameters())
 
-    def folded(self) -> nn.Linear:
+    def fold(self) -> nn.Linear:
         """One layer that does the same."""
         return compose(self.fixed, self.top)
 

@@ -92,7 +92,7 @@ def line_chart(
     ticks = nice_ticks(min(0.0, *values) if from_zero else min(values), max(values))
     along = Scale(min(0.0, xs[0]), max(xs[-1], xs[0] + 1), _LEFT, WIDTH - _RIGHT)
     # The names of the marks stand above the lines, in one row or two.
-    head = _MARK_ROW * (1 + _crowded(marks, along)) if marks else 0
+    head = _MARK_ROW * (1 + _is_crowded(marks, along)) if marks else 0
     up = Scale(ticks[0], ticks[-1], HEIGHT - _BOTTOM, top + head)
     parts = [
         _y_axis(ticks, up, percent),
@@ -126,7 +126,7 @@ def histogram_chart(
     bins = [i for i in range(len(edges) - 1) if edges[i] >= low - 1e-9 and edges[i + 1] <= high + 1e-9]
     legend, top = _legend([one for one, _ in shown])
     along = Scale(low, high, _LEFT - 24, WIDTH - _RIGHT)
-    head = _MARK_ROW * (1 + _crowded(marks, along)) if marks else 0
+    head = _MARK_ROW * (1 + _is_crowded(marks, along)) if marks else 0
     up = Scale(0.0, 1.0, HEIGHT - _BOTTOM, top + head)
     ticks = [tick for tick in nice_ticks(low, high, 7) if low - 1e-9 <= tick <= high + 1e-9]
     parts = [_x_axis(ticks, along, "similarity", decimals=1)]
@@ -211,7 +211,7 @@ def _marks(marks: Sequence[Mark], along: Scale, top: float) -> str:
     for number, mark in enumerate(inside):
         x = along(mark.x)
         # Names of neighbours take turns in height, and stay inside on the right.
-        y = top + 9 + _MARK_ROW * (number % 2 if _crowded(marks, along) else 0)
+        y = top + 9 + _MARK_ROW * (number % 2 if _is_crowded(marks, along) else 0)
         side, anchor = (-4, "end") if x > WIDTH - 90 else (4, "start")
         lines.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{HEIGHT - _BOTTOM}"/>'
@@ -220,7 +220,7 @@ def _marks(marks: Sequence[Mark], along: Scale, top: float) -> str:
     return "".join(lines)
 
 
-def _crowded(marks: Sequence[Mark], along: Scale) -> bool:
+def _is_crowded(marks: Sequence[Mark], along: Scale) -> bool:
     return any(abs(along(b.x) - along(a.x)) < 10 + _CHARACTER * len(a.name) for a, b in pairwise(marks))
 
 

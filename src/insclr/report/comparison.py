@@ -27,7 +27,7 @@ def write_comparison(comparison: Comparison, out: Path | str, a: str, b: str, *,
             raise UserError(f"{name} is not among the compared models: {', '.join(comparison.results)}.")
     left, right = comparison.results[a], comparison.results[b]
     gain = right.ap - left.ap  # (queries,)
-    chosen = _varied(np.argsort(-np.abs(gain), kind="stable"), left)
+    chosen = _vary_instances(np.argsort(-np.abs(gain), kind="stable"), left)
     chosen = chosen[gain[chosen] != 0][:queries]
     thumbnails = Thumbnails(left.labels.root, side=_SIDE, budget=_BUDGET)
     samples = [(gain[query], _sample(int(query), {a: left, b: right}, thumbnails)) for query in chosen]
@@ -49,7 +49,7 @@ def write_comparison(comparison: Comparison, out: Path | str, a: str, b: str, *,
     )
 
 
-def _varied(order: Ids, result: LabelResult) -> Ids:
+def _vary_instances(order: Ids, result: LabelResult) -> Ids:
     """The queries in this order, but no more than a few of one instance: they tend to fail alike."""
     seen, kept = Counter[str](), []
     for query in order.tolist():

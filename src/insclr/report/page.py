@@ -20,7 +20,7 @@ def write_page(file: Path, template: str, *, package: str = "insclr.report", **v
         scratch.write_text(html, encoding="utf-8", errors="replace")
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """A number with its noun: 1 photo, 2,000 photos."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def coded(text: str) -> Markup:
+def mark_code(text: str) -> Markup:
     """Escaped text in which `commands` between backticks are set as code, broken at their spaces alone."""
     parts = []
     for place, part in enumerate(text.split("`")):
@@ -57,6 +57,6 @@ def _templates(package: str) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["counted"] = counted
-    environment.filters["coded"] = coded
+    environment.filters["count_noun"] = count_noun
+    environment.filters["mark_code"] = mark_code
     return environment

@@ -119,10 +119,10 @@ def read_run(path: Path) -> RunRecord:
         images=len(images),
         rounds=rounds,
         events=events,
-        skipped=list(run.skipped().items()),
+        skipped=list(run.read_skipped().items()),
         inspections=_inspections(run, rounds),
         finished=run.finished or any(event["event"] == "finish" for event in events),
-        measured=run.measured(),
+        measured=run.read_measured(),
     )
 
 

@@ -243,7 +243,7 @@ class _Run:
         """The hash of a file's content as a row has it that is not older than the file; else an empty text."""
         rows = [self.known.get(path), self.described[path].row if path in self.described else None]
         known = (row.image for row in rows if row is not None and not self.verify)
-        return next((one.hash for one in known if unchanged(one, state)), "")
+        return next((one.hash for one in known if is_unchanged(one, state)), "")
 
     def _keep_descriptors(self, images: Sequence[IndexedImage]) -> None:
         """Write rows whose content has a descriptor here: their own, or that of a moved or copied file."""
@@ -307,6 +307,6 @@ def stored_paths(root: Path, images: ImageList) -> list[str]:
     ]
 
 
-def unchanged(image: IndexedImage, state: os.stat_result) -> bool:
+def is_unchanged(image: IndexedImage, state: os.stat_result) -> bool:
     """Whether a file has the size and the time that a row was made from."""
     return (image.size, image.mtime) == (state.st_size, state.st_mtime_ns)

@@ -22,8 +22,8 @@ from insclr.retrieval.index import (
     DescribedRows,
     IndexReport,
     index_images,
+    is_unchanged,
     stored_paths,
-    unchanged,
 )
 from insclr.retrieval.local.extractor import Extractor
 from insclr.shards import PATIENCE, Shard, left_to_do
@@ -70,8 +70,8 @@ class _Shares:
 
     def describe(self, options: IndexOptions) -> IndexReport:
         """Describe this shard's images that the store does not know, or knows in an older state."""
-        self._done(self._shard.number).unlink(missing_ok=True)
-        root, wanted, regions = self._wanted(options.regions)
+        self._done_file(self._shard.number).unlink(missing_ok=True)
+        root, wanted, regions = self._choose_images(options.regions)
         report = IndexReport()
         if wanted:
             share = self._share(self._shard.number)
@@ -85,22 +85,22 @@ class _Shares:
             create_store(share, info).close()
             own = IndexOptions(regions=regions, batch=options.batch)
             report = index_images(self._describer, self._images.subset(wanted), share, own)
-        with whole_file(self._done(self._shard.number)) as scratch:
+        with whole_file(self._done_file(self._shard.number)) as scratch:
             scratch.write_text(self._digest(self._shard.number))
         return report
 
     def missing(self) -> list[int]:
         """The shards that are not done with these images; none once another one has written the store."""
-        if self._merged():
+        if self._is_merged():
             return []
         return [number for number in self._numbers if not self._is_done(number)]
 
     def merge(self, options: IndexOptions, extractor: Extractor | None) -> IndexReport | None:
         """Bring the store up to date with what all shards described; None when another one has done so."""
         with only_writer(self._folder / "lock", PATIENCE):
-            if self._merged():
+            if self._is_merged():
                 return None
-            with self._described() as described:
+            with self._open_described() as described:
                 report = index_images(
                     self._describer,
                     self._images,
@@ -110,14 +110,14 @@ class _Shares:
                     described=described,
                 )
             for number in self._numbers:
-                self._done(number).unlink()
+                self._done_file(number).unlink()
                 shutil.rmtree(self._share(number), ignore_errors=True)
             (self._folder / "lock").unlink()
         with contextlib.suppress(OSError):  # a shard that was started once more is at work there
             self._folder.rmdir()
         return report
 
-    def _wanted(self, regions: bool) -> tuple[Path, list[int], bool]:
+    def _choose_images(self, regions: bool) -> tuple[Path, list[int], bool]:
         """The store's root, this shard's images that are to be described, and whether with regions."""
         share = self._shard.share(len(self._images))
         if not self._store.exists():
@@ -135,14 +135,14 @@ class _Shares:
                 with contextlib.suppress(
                     OSError
                 ):  # the run that writes the store tells of files that are gone
-                    if row is None or not complete or not unchanged(row.image, self._state(i)):
+                    if row is None or not complete or not is_unchanged(row.image, self._state(i)):
                         wanted.append(i)
             return store.info.root, wanted, regions
         finally:
             store.close()
 
     @contextmanager
-    def _described(self) -> Iterator[DescribedRows]:
+    def _open_described(self) -> Iterator[DescribedRows]:
         with contextlib.ExitStack() as opened:
             rows: dict[str, DescribedRow] = {}
             for number in self._numbers:
@@ -158,15 +158,15 @@ class _Shares:
     def _share(self, number: int) -> Path:
         return self._folder / f"{number}-of-{self._shard.of}"
 
-    def _done(self, number: int) -> Path:
+    def _done_file(self, number: int) -> Path:
         return self._folder / f"{number}-of-{self._shard.of}.done"
 
     def _is_done(self, number: int) -> bool:
-        file = self._done(number)
+        file = self._done_file(number)
         return file.exists() and file.read_text() == self._digest(number)
 
-    def _merged(self) -> bool:
-        return not self._done(self._shard.number).exists()
+    def _is_merged(self) -> bool:
+        return not self._done_file(self._shard.number).exists()
 
     def _digest(self, number: int) -> str:
         paths = self._images.subset(self._shard.share(len(self._images), number)).paths

@@ -133,6 +133,6 @@ def _card(repo: str, stored: StoredModel, file: Path, measured: list[Result], li
 
     if kept_recipe(file.parent) is not None and file.name == MODEL_NAME:
         run = RunReader(file.parent)
-        data = training_data(stored, len(run.images()) or None, len(run.skipped()))
-        measured = measured or run_results(run.measured(), run.metrics())
+        data = training_data(stored, len(run.images()) or None, len(run.read_skipped()))
+        measured = measured or run_results(run.read_measured(), run.metrics())
     return model_card(repo, stored, origin, data, measured, license)

@@ -18,7 +18,7 @@ class DamagedFile(UserError):
 def connect(file: Path) -> sqlite3.Connection:
     """Open the database, making it where there is none; UserError when it cannot be one."""
     options: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "isolation_level": None}
-    with explained(file):
+    with explain_errors(file):
         if file.exists() and not os.access(file.parent, os.W_OK):
             return _connect_read_only(file, options)
         rows: sqlite3.Connection = sqlite3.connect(file, **options)
@@ -48,7 +48,7 @@ def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connectio
 
 
 @contextmanager
-def explained(file: Path) -> Iterator[None]:
+def explain_errors(file: Path) -> Iterator[None]:
     """Turn SQLite's errors into UserErrors, a full or read-only disk into the OSError it is."""
     try:
         yield
@@ -62,9 +62,9 @@ def explained(file: Path) -> Iterator[None]:
             raise UserError(f"{file} is busy with another writer: try again when it has finished.") from error
         if code == sqlite3.SQLITE_IOERR:
             raise OSError(errno.EIO, f"the disk fails ({error})", str(file)) from error
-        raise damaged(file, error) from error
+        raise report_damage(file, error) from error
 
 
-def damaged(file: Path, error: Exception) -> UserError:
+def report_damage(file: Path, error: Exception) -> UserError:
     """What to say of a file that holds no rows of ours."""
     return DamagedFile(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")

@@ -17,7 +17,7 @@ from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.errors import UserError
 from insclr.files import sync_folder
 from insclr.lock import only_writer
-from insclr.store.database import connect, damaged, explained
+from insclr.store.database import connect, explain_errors, report_damage
 from insclr.store.journal import Entry, parse_entry
 from insclr.store.local_regions import SCHEMA as REGIONS_SCHEMA
 from insclr.store.local_regions import RegionRows, read_regions, write_regions
@@ -109,7 +109,7 @@ class LocalStore:
                 )
         folder.mkdir(parents=True, exist_ok=True)
         rows = connect(folder / _ROWS)
-        with explained(folder / _ROWS), contextlib.closing(rows):
+        with explain_errors(folder / _ROWS), contextlib.closing(rows):
             rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} COMMIT;")
             rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (info.to_json(),))
         sync_folder(folder)
@@ -168,18 +168,18 @@ class LocalStore:
 
     def ids(self) -> Ids:
         """Every id, ascending."""
-        return self._loaded().ids
+        return self._load_rows().ids
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
         """The descriptors of these ids in this order; KeyError when one is gone."""
         wanted = np.asarray(ids, dtype=np.int64)
         try:
-            return self._loaded().descriptors(wanted)
+            return self._load_rows().descriptors(wanted)
         except KeyError:
             if self.version() == self._loaded_version:
                 raise
             self._load_again_at = 0.0  # a row that a writer has just added: reloading cannot be put off
-            return self._loaded().descriptors(wanted)
+            return self._load_rows().descriptors(wanted)
 
     def count(self) -> int:
         """How many rows there are."""
@@ -192,8 +192,8 @@ class LocalStore:
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`."""
-        nearest = self._loaded()
-        return nearest.search(queries, top, None if where is None else self._allowed(nearest, where))
+        nearest = self._load_rows()
+        return nearest.search(queries, top, None if where is None else self._find_allowed(nearest, where))
 
     def has_regions(self) -> bool:
         """Whether any row has regions."""
@@ -224,7 +224,7 @@ class LocalStore:
         self, queries: Descriptors, top: int, where: Condition | None = None
     ) -> NearestRegions:
         """The `top` nearest regions of every query, among those of rows that meet `where`."""
-        nearest = self._loaded()
+        nearest = self._load_rows()
         with self._lock:
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
@@ -232,10 +232,10 @@ class LocalStore:
                 try:
                     kept = RegionRows(found, self.info.dim, self.cache / f"regions-{version}.faiss")
                 except ValueError as error:
-                    raise damaged(self._file, error) from error
+                    raise report_damage(self._file, error) from error
                 self._region_rows = version, kept
             regions = self._region_rows[1]
-        allowed = None if where is None else nearest.ids[self._allowed(nearest, where)]
+        allowed = None if where is None else nearest.ids[self._find_allowed(nearest, where)]
         return regions.search(queries, top, allowed)
 
     def note(self, name: str) -> str | None:
@@ -245,12 +245,12 @@ class LocalStore:
 
     def set_note(self, name: str, text: str) -> None:
         """Keep a text under this name."""
-        with self._lock, explained(self._file), self._rows:
+        with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries to the journal, all or none; those that it holds already are left as they are."""
-        with self._lock, explained(self._file), self._rows:
+        with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             self._rows.execute(_JOURNAL)
             self._rows.executemany(
@@ -264,7 +264,7 @@ class LocalStore:
         try:
             return [parse_entry(*row) for row in self._select("SELECT id, entry FROM journal ORDER BY id")]
         except ValueError as error:
-            raise damaged(self._file, error) from error
+            raise report_damage(self._file, error) from error
 
     def version(self) -> str:
         """Changes whenever the rows change."""
@@ -279,7 +279,7 @@ class LocalStore:
             self._rows.close()
 
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with self._lock, explained(self._file):
+        with self._lock, explain_errors(self._file):
             return self._rows.execute(statement, values).fetchall()
 
     def _row(self, values: tuple[Any, ...]) -> Row:
@@ -287,11 +287,11 @@ class LocalStore:
         try:
             return Row(id_, IndexedImage(path, hash_, size, mtime, dict(json.loads(columns))))
         except (ValueError, TypeError) as error:
-            raise damaged(self._file, error) from error
+            raise report_damage(self._file, error) from error
 
     @contextmanager
     def _transaction(self, images: Sequence[IndexedImage] = ()) -> Iterator[sqlite3.Connection]:
-        with self._lock, explained(self._file), self._rows:
+        with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             yield self._rows
             self._keep_column_names(images)
@@ -308,9 +308,9 @@ class LocalStore:
         try:
             return StoreInfo.from_json(self.note("info") or "")
         except (ValueError, TypeError, KeyError) as error:
-            raise damaged(self._file, error) from error
+            raise report_damage(self._file, error) from error
 
-    def _loaded(self) -> NearestRows:
+    def _load_rows(self) -> NearestRows:
         version = self.version()
         if self._nearest is not None and version == self._loaded_version:
             return self._nearest
@@ -321,14 +321,14 @@ class LocalStore:
                 try:
                     self._nearest = self._segments.load()
                 except ValueError as error:
-                    raise damaged(self._file, error) from error
+                    raise report_damage(self._file, error) from error
                 self._loaded_version = version
                 self._filters.clear()
                 took = time.monotonic() - began
                 self._load_again_at = time.monotonic() + took / RELOAD_SHARE
             return self._nearest
 
-    def _allowed(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:
+    def _find_allowed(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:
         with self._lock:
             if nearest is self._nearest and where in self._filters:
                 return self._filters[where]

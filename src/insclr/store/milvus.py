@@ -54,7 +54,7 @@ class MilvusStore:
         self._name = server.name
         self._written = 0
         try:
-            self.info = self._opened()
+            self.info = self._read_info()
         except BaseException:
             server.close()
             raise
@@ -77,7 +77,7 @@ class MilvusStore:
             server.upsert(f"{server.name}_notes", [_text("info", info.to_json())])
         return cls(uri, server)
 
-    def _opened(self) -> StoreInfo:
+    def _read_info(self) -> StoreInfo:
         """Have the server hold the rows and notes ready, and say what the store is about."""
         server, uri = self._server, self.uri
         if not server.has(self._name):
@@ -94,7 +94,7 @@ class MilvusStore:
         try:
             return StoreInfo.from_json(found)
         except (ValueError, TypeError, KeyError) as error:
-            raise _damaged(uri, error) from error
+            raise _report_damage(uri, error) from error
 
     @property
     def _notes(self) -> str:
@@ -123,7 +123,7 @@ class MilvusStore:
         self._regions.replace(rows, regions)
         self._server.upsert(self._name, rows)
         self._written += len(rows)
-        self._changed({name for one in images for name in one.columns})
+        self._note_change({name for one in images for name in one.columns})
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         """Change everything but the descriptor of rows that exist."""
@@ -138,7 +138,7 @@ class MilvusStore:
         ids = [id_of(path) for path in paths]
         self._regions.delete(ids)
         self._server.delete(self._name, ids)
-        self._changed(set())
+        self._note_change(set())
 
     def rows_by_path(self) -> dict[str, Row]:
         """Every row by its path."""
@@ -222,7 +222,7 @@ class MilvusStore:
         try:
             return sorted(parse_entry(row["name"], row["text"]) for row in found)
         except ValueError as error:
-            raise _damaged(self.uri, error) from error
+            raise _report_damage(self.uri, error) from error
 
     def version(self) -> str:
         """Changes whenever the rows change."""
@@ -252,7 +252,7 @@ class MilvusStore:
             )
         return "" if where is None else to_expression(where)
 
-    def _changed(self, columns: set[str]) -> None:
+    def _note_change(self, columns: set[str]) -> None:
         # Random, and a note for each column: what two processes write at once must not undo each other.
         notes = [_text("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
         notes += [_text(_column_note(name), name) for name in sorted(columns - self._columns)]
@@ -311,7 +311,7 @@ def _text(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
 
 
-def _damaged(uri: str, error: Exception) -> UserError:
+def _report_damage(uri: str, error: Exception) -> UserError:
     return UserError(f"the store at {uri} is damaged ({error}): index into a new one, under another name")
 
 

@@ -56,7 +56,7 @@ class MilvusServer:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        server, self.name = _parsed(uri)
+        server, self.name = _parse_uri(uri)
         self._client = _connect(uri, server)
         self._read: set[str] = set()  # collections that were read before
         self._unread: set[str] = set()  # collections with writes of ours since the last read
@@ -162,7 +162,7 @@ class MilvusServer:
         from pymilvus.exceptions import MilvusException
 
         end = time.monotonic() + _SETTLE
-        with _explained(self.uri):
+        with _explain_errors(self.uri):
             try:
                 self._client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
             except MilvusException as error:  # one that is asked too often does it later, by itself
@@ -196,7 +196,7 @@ class MilvusServer:
 
         timeout = timeout or _ANSWER
         deadline = time.monotonic() + timeout
-        with _explained(self.uri):
+        with _explain_errors(self.uri):
             while True:
                 try:
                     return getattr(self._client, method)(*arguments, timeout=timeout, **named)
@@ -216,7 +216,7 @@ def _unless(made: Callable[[], bool]) -> Iterator[None]:
             raise
 
 
-def _parsed(uri: str) -> tuple[str, str]:
+def _parse_uri(uri: str) -> tuple[str, str]:
     """The server's address without the collection, and the collection's name."""
     server, name = uri, "insclr"
     if "://" in uri:
@@ -241,7 +241,7 @@ def _connect(uri: str, server: str) -> Any:
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     token = os.environ.get(TOKEN, "")
     began = time.monotonic()
-    with _explained(uri):
+    with _explain_errors(uri):
         from pymilvus.exceptions import MilvusException
 
         try:
@@ -260,14 +260,14 @@ def _version(told: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _explained(uri: str) -> Iterator[None]:
+def _explain_errors(uri: str) -> Iterator[None]:
     import grpc
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except MilvusException as error:
-        raise StoreUnavailable(_sentence(uri, error, _told(error.message))) from error
+        raise StoreUnavailable(_sentence(uri, error, _shorten(error.message))) from error
     except grpc.RpcError as error:  # pymilvus lets some through: a deadline, a server that went away
         reason = error.details() if hasattr(error, "details") else type(error).__name__
         raise StoreUnavailable(_sentence(uri, error, str(reason))) from error
@@ -312,7 +312,7 @@ def _is_passing(error: Exception) -> bool:
     return any(words in reason for words in _PASSING)
 
 
-def _told(message: object) -> str:
+def _shorten(message: object) -> str:
     """What an error of Milvus says, without the places in its source."""
     told = re.sub(r"stack trace:(\s+\S+:\d+\s+\S+)+", "", str(message))
     return " ".join(told.split())[:_LONGEST]

@@ -82,7 +82,7 @@ class NearestRows:
         else:
             faiss.omp_set_num_threads(_THREADS)
             found = [search_part(number) for number in numbers]
-        return _merged(found, len(queries), top)
+        return _merge(found, len(queries), top)
 
     def _flags(self, number: int, allowed: Flags) -> Flags:
         """Which rows of a part are alive and allowed."""
@@ -96,7 +96,7 @@ def _alive_places(part: Part) -> Ids:
     return np.arange(len(part.ids)) if part.alive is None else np.flatnonzero(part.alive)
 
 
-def _merged(found: list[tuple[Scores, Ids]], queries: int, top: int) -> Neighbours:
+def _merge(found: list[tuple[Scores, Ids]], queries: int, top: int) -> Neighbours:
     none = np.full((queries, top), -1.0, np.float32), np.full((queries, top), -1, np.int64)
     similarities = np.concatenate([*(near for near, _ in found), none[0]], axis=1)
     ids = np.concatenate([*(places for _, places in found), none[1]], axis=1)

@@ -116,7 +116,7 @@ class Segments:
             listed = _List()  # more than is packed at once: begin again
         for attempt in range(3):
             try:
-                opened = {one.name: self._opened(one.name) for one in listed.segments}
+                opened = {one.name: self._open_segment(one.name) for one in listed.segments}
             except (OSError, ValueError) as error:
                 again = self._list()
                 if again == listed or attempt == 2:
@@ -131,7 +131,7 @@ class Segments:
             _part(*opened[one.name], changes[changes[:, 0] > one.change, 1]) for one in listed.segments
         ]
 
-    def _opened(self, name: str) -> tuple[Segment, Ids]:
+    def _open_segment(self, name: str) -> tuple[Segment, Ids]:
         if name not in self._open:
             ids = np.load(self._folder / name / "ids.npy")
             segment = open_segment(self._folder / name, self._dim)
@@ -162,7 +162,7 @@ class Segments:
         ids, halves = self._tail(listed, parts, SEGMENT_ROWS)
         if len(ids) <= segment_module.EXACT_UP_TO and not _sparse(parts):
             return False
-        absorbed = _absorbed(parts, len(ids))
+        absorbed = _choose_absorbed(parts, len(ids))
         last = max(listed.last, int(ids[-1]) if len(ids) else 0)
         places = [_alive(parts[number]) for number in absorbed]
         ids = np.concatenate(
@@ -253,7 +253,7 @@ def _sparse(parts: list[Part]) -> bool:
     return any(2 * len(_alive(part)) < len(part.ids) for part in parts)
 
 
-def _absorbed(parts: list[Part], rows: int) -> list[int]:
+def _choose_absorbed(parts: list[Part], rows: int) -> list[int]:
     """The small segments that fit into a new one beside so many rows: each row is moved only a few times."""
     sizes = sorted((len(_alive(part)), number) for number, part in enumerate(parts))
     chosen = []

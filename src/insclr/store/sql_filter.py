@@ -21,15 +21,15 @@ def to_sql(where: Condition) -> tuple[str, list[object]]:
         return f"NOT ({inner})", values
     parts = [to_sql(one) for one in where.conditions]
     joint = "AND" if isinstance(where, Every) else "OR"
-    return _joined([text for text, _ in parts], joint), [value for _, values in parts for value in values]
+    return _join([text for text, _ in parts], joint), [value for _, values in parts for value in values]
 
 
-def _joined(parts: Sequence[str], joint: str) -> str:
+def _join(parts: Sequence[str], joint: str) -> str:
     """The parts joined in pairs of halves: SQLite takes expressions 1,000 levels deep, and a chain is one a part."""
     if len(parts) == 1:
         return f"({parts[0]})"
     half = len(parts) // 2
-    return f"({_joined(parts[:half], joint)} {joint} {_joined(parts[half:], joint)})"
+    return f"({_join(parts[:half], joint)} {joint} {_join(parts[half:], joint)})"
 
 
 def _column(source: str, name: str) -> tuple[str, list[object]]:

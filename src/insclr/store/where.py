@@ -186,7 +186,7 @@ class _Parser:
         if name not in self.columns:
             for column in self.columns:
                 if self.text.startswith(column, start):
-                    raise UserError(f"quote it: write the column as {_quoted(column)}")
+                    raise UserError(f"quote it: write the column as {_quote(column)}")
             raise UserError(f"no column {name!r} in this store; it has: {', '.join(self.columns)}")
         return name
 
@@ -225,7 +225,7 @@ class _Parser:
         if end == self.at:
             return
         raw = self.text[first.start : self.tokens[end - 1].end]
-        raise UserError(f"quote it: write {_quoted(raw)} instead of {raw} in the filter")
+        raise UserError(f"quote it: write {_quote(raw)} instead of {raw} in the filter")
 
     def next(self, expected: str) -> _Token:
         if self.at == len(self.tokens):
@@ -258,7 +258,7 @@ class _Parser:
         return f"where {self.tokens[self.at].value!r} stands" if self.at < len(self.tokens) else "at its end"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     quote = '"' if "'" in text else "'"
     return quote + text.replace(quote, quote * 2) + quote
 

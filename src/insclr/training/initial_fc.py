@@ -67,7 +67,7 @@ def renew_initial_fc(run: Run, rounds: int) -> bool:
     before = run.recipe.rounds[rounds - 1]
     if before.train == "fc":
         return False
-    features = run.features.pooled(run.network, before, Needs(views=True))
+    features = run.features.pool_features(run.network, before, Needs(views=True))
     initialise_fc(run, features.plain, features.views)
     return True
 

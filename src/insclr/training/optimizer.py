@@ -17,7 +17,13 @@ def create_optimizer(
 ) -> torch.optim.Adam:
     """Adam on the layers that the round trains; all other parameters of the network are frozen."""
     fc = network.fc
-    of_fc = fc.trained() if isinstance(fc, RefinedLinear) else [] if fc is None else list(fc.parameters())
+    of_fc = (
+        fc.trained_parameters()
+        if isinstance(fc, RefinedLinear)
+        else []
+        if fc is None
+        else list(fc.parameters())
+    )
     groups: list[dict[str, Any]] = [
         {"params": params, "base_lr": recipe.fc_lr or recipe.lr} for params in (of_fc, of_method)
     ]

@@ -19,7 +19,7 @@ from insclr.training.guard import has_inconsistent_pairs, measure_health, why_un
 from insclr.training.initial_fc import initialise_fc, renew_initial_fc
 from insclr.training.plan import fit_to_collection, seconds_for_round
 from insclr.training.run_log import log_guard, log_round_start, log_skipped, save_inspection
-from insclr.training.sources.choose import choose_source
+from insclr.training.sources.choose_source import choose_source
 from insclr.training.state import Run
 from insclr.training.steps import Round, train_steps
 
@@ -91,7 +91,7 @@ def run_round(run: Run, index: int) -> None:
             network.fc = RefinedLinear(network.fc)
         steps, seconds = train_steps(this)
         if isinstance(network.fc, RefinedLinear):
-            network.fc = network.fc.folded()
+            network.fc = network.fc.fold()
         views = steps * method.sampler.step(0).numel() * method.needs.augmented
         run.tracker.event(number, "end", step=steps, steps=steps, seconds=seconds, images=views)
     ranks.copy_from_first(network)

@@ -47,7 +47,7 @@ class RoundFeatures:
             )
         self.early = self.stored.digest(network, early=True)
 
-    def pooled(self, network: DescriptorNetwork, recipe: RoundRecipe, needs: Needs) -> PooledFeatures:
+    def pool_features(self, network: DescriptorNetwork, recipe: RoundRecipe, needs: Needs) -> PooledFeatures:
         """Pooled features of every image: through the late layers where maps are at hand, else from the images."""
         views = recipe.cached_views if recipe.train != "all" or needs.views else 0
         if recipe.train != "late" and not self._maps_come_later(network, recipe):

@@ -152,7 +152,7 @@ def run(job: Job) -> None:
             needs = replace(needs, views=needs.views or recipe.network.initial_fc == "views")
             began = time.monotonic()
             with working("extracting features"):
-                pooled = features.pooled(network, recipe.rounds[0], needs)
+                pooled = features.pool_features(network, recipe.rounds[0], needs)
             plan.note_describing(len(pooled.seen) * (1 + len(pooled.views)), time.monotonic() - began)
 
         # The readable images, numbered from 0: the collection of N images that all rounds see.

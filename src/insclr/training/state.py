@@ -40,7 +40,7 @@ class Run:
 
     def start_round(self, number: int, recipe: RoundRecipe, needs: Needs) -> RoundStart:
         """The collection as the network sees it now."""
-        features = self.features.pooled(self.network, recipe, needs)
+        features = self.features.pool_features(self.network, recipe, needs)
         return RoundStart(
             network=self.network,
             plain=features.plain,

@@ -142,7 +142,7 @@ def _begin_epoch(
     if not epoch:
         return this.source.batches(step, this.recipe.steps), this.recipe.steps
     if step and step % epoch == 0:
-        for parameter in this.method.begin_epoch(step // epoch, this.source.pooled(), this.ranks):
+        for parameter in this.method.begin_epoch(step // epoch, this.source.pool_features(), this.ranks):
             optimizer.state.pop(parameter, None)
     end = min(this.recipe.steps, (step // epoch + 1) * epoch)
     return this.source.batches(step, end), end

@@ -113,7 +113,7 @@ def give_answer(served: Offer, store: StoreNumber, body: Answered) -> ScreenAnsw
         raise Refused(422, "an answer needs at least one candidate: skip the screen instead")
     if query in images or set(same) & set(different):
         raise Refused(422, "a photo cannot be the same and different at once, nor be compared with itself")
-    expected = home.feedback.expected(query, images)
+    expected = home.feedback.predict(query, images)
     entry = answer(query, same, different, home.store.info.fingerprint, expected)
     home.feedback.add_answer(entry)
     return screen(served, store)
@@ -192,7 +192,7 @@ def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
 
 def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:
     home = served.store(store)
-    found = Links(home.feedback.read().links).unresolved()[-_MOST_CONTRADICTIONS:]
+    found = Links(home.feedback.read().links).find_unresolved()[-_MOST_CONTRADICTIONS:]
     if not found:
         return []
     rows = {row.image.hash: row for row in home.store.rows_by_path().values()}

@@ -60,7 +60,7 @@ class Codebook:
         """The words of an image's descriptors (cells, dim), each with the signs of its summed residuals."""
         if not len(descriptors):
             return Aggregated(np.zeros(0, np.uint16), np.zeros((0, BITS // 8), np.uint8))
-        whitened = _whitened(descriptors, self.mean, self.projection)
+        whitened = _whiten(descriptors, self.mean, self.projection)
         assigned = min(assigned, len(self.centres))
         _, nearest = faiss.knn(whitened, self.centres, assigned)  # (cells, assigned)
         words, of_word = np.unique(nearest.ravel(), return_inverse=True)
@@ -99,11 +99,11 @@ def learn_codebook(descriptors: Descriptors, images: int, seed: int = 0) -> Code
     projection = (vectors / np.sqrt(np.maximum(values, 1e-6 * values[0]))).astype(np.float32)
     words = int(np.clip(count // _PER_WORD, 8, _MAX_WORDS))
     kmeans = faiss.Kmeans(BITS, words, niter=15, seed=seed, max_points_per_centroid=4 * _PER_WORD)
-    kmeans.train(_whitened(descriptors, mean, projection))
+    kmeans.train(_whiten(descriptors, mean, projection))
     return Codebook(mean, projection, np.asarray(kmeans.centroids, np.float32), images)
 
 
-def _whitened(
+def _whiten(
     descriptors: Descriptors, mean: NDArray[np.float32], projection: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     rows = (descriptors - mean) @ projection

@@ -122,7 +122,7 @@ def read_features(
     try:
         return {one: LocalFeatures.from_bytes(content, learned=learned) for one, content in found.items()}
     except ValueError as error:
-        raise kept.damaged() from error
+        raise kept.report_damage() from error
 
 
 def is_of(kept: LocalFeatureDatabase, extractor: Extractor) -> bool:
@@ -140,4 +140,4 @@ def _read_note(kept: LocalFeatureDatabase) -> dict[str, str] | None:
         found = json.loads(note)
         return {name: str(found[name]) for name in ("fingerprint", "weights", "matcher")}
     except (ValueError, TypeError, KeyError) as error:
-        raise kept.damaged() from error
+        raise kept.report_damage() from error

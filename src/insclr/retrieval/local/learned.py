@@ -46,7 +46,7 @@ class Disk:
         self.fingerprint = content_hash(weights.read_bytes())
         places = {"weights": str(weights.absolute()), "matcher": str(matcher.absolute()) if matcher else ""}
         self.note = json.dumps({"fingerprint": self.fingerprint} | places).encode()
-        self._network = _loaded(_feature_room().DISK(), weights, "DISK", {})
+        self._network = _load_weights(_feature_room().DISK(), weights, "DISK", {})
         self._matcher = _light_glue(matcher) if matcher else None
         self._turn = threading.Lock()
 
@@ -87,7 +87,7 @@ def open_learned(weights: str | Path, matcher: str | Path = "") -> Disk:
                 f"There is no file {file}: give one with the weights of kornia's DISK or LightGlue."
             )
     states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    return _opened(files[0], files[1] if len(files) > 1 else None, states)
+    return _open_disk(files[0], files[1] if len(files) > 1 else None, states)
 
 
 def reopen_learned(fingerprint: str, weights: str, matcher: str) -> Disk:
@@ -102,7 +102,7 @@ def reopen_learned(fingerprint: str, weights: str, matcher: str) -> Disk:
 
 
 @lru_cache(maxsize=4)
-def _opened(weights: Path, matcher: Path | None, states: tuple[object, ...]) -> Disk:
+def _open_disk(weights: Path, matcher: Path | None, states: tuple[object, ...]) -> Disk:
     """Opened once as long as the files have these sizes and times."""
     del states
     return Disk(weights, matcher)
@@ -112,10 +112,10 @@ def _light_glue(file: Path) -> Any:
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that it was loaded
         network = _feature_room().LightGlue(features=None, input_dim=_DIM)
     derived = {"confidence_thresholds": network.state_dict()["confidence_thresholds"]}
-    return _loaded(network, file, "LightGlue (for DISK)", derived)
+    return _load_weights(network, file, "LightGlue (for DISK)", derived)
 
 
-def _loaded(network: Any, file: Path, name: str, derived: dict[str, torch.Tensor]) -> Any:
+def _load_weights(network: Any, file: Path, name: str, derived: dict[str, torch.Tensor]) -> Any:
     """The network with the weights in a file; `derived` are tensors that a file may leave out."""
     given = {_PUBLISHED_NAME.sub(r"transformers.\2.\1.", key): one for key, one in read_weights(file).items()}
     wanted = network.state_dict()

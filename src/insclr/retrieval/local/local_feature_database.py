@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from insclr.errors import UserError
-from insclr.store.database import DamagedFile, connect, explained
+from insclr.store.database import DamagedFile, connect, explain_errors
 
 TABLES = ("sift", "learned", "asmk")
 _SCHEMA = "".join(
@@ -45,25 +45,25 @@ class LocalFeatureDatabase:
 
     def every(self, table: str) -> Iterator[tuple[str, bytes]]:
         """All that is kept, by hash."""
-        yield from self._select(f"SELECT hash, kept FROM {_checked(table)} ORDER BY hash")
+        yield from self._select(f"SELECT hash, kept FROM {_check_table(table)} ORDER BY hash")
 
     def write(self, table: str, kept: Mapping[str, bytes]) -> None:
         """Keep these, in one transaction."""
-        with self._lock, _explained(self.file), self._writable() as rows:
+        with self._lock, _explain_errors(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
-            rows.executemany(f"INSERT OR REPLACE INTO {_checked(table)} VALUES (?, ?)", kept.items())
+            rows.executemany(f"INSERT OR REPLACE INTO {_check_table(table)} VALUES (?, ?)", kept.items())
 
     def clear(self, table: str) -> None:
         """Forget all of a table."""
-        with self._lock, _explained(self.file), self._writable() as rows:
-            rows.execute(f"DELETE FROM {_checked(table)}")
+        with self._lock, _explain_errors(self.file), self._writable() as rows:
+            rows.execute(f"DELETE FROM {_check_table(table)}")
 
     def restart(self, tables: Sequence[str], name: str, note: bytes) -> None:
         """Forget all of these tables, and keep a note on what comes into them now; an empty one is none."""
-        with self._lock, _explained(self.file), self._writable() as rows:
+        with self._lock, _explain_errors(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
             for table in tables:
-                rows.execute(f"DELETE FROM {_checked(table)}")
+                rows.execute(f"DELETE FROM {_check_table(table)}")
             rows.execute("DELETE FROM notes WHERE hash = ?", (name,))
             if note:
                 rows.execute("INSERT INTO notes VALUES (?, ?)", (name, note))
@@ -73,7 +73,7 @@ class LocalFeatureDatabase:
         gone = [(one,) for one in hashes]
         if not gone or not self.file.exists():
             return
-        with self._lock, _explained(self.file), self._writable() as rows:
+        with self._lock, _explain_errors(self.file), self._writable() as rows:
             rows.execute("BEGIN IMMEDIATE")
             for table in TABLES:
                 rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
@@ -85,12 +85,12 @@ class LocalFeatureDatabase:
 
     def set_note(self, name: str, kept: bytes) -> None:
         """Keep something for all images."""
-        with self._lock, _explained(self.file), self._writable() as rows:
+        with self._lock, _explain_errors(self.file), self._writable() as rows:
             rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, kept))
 
-    def damaged(self) -> UserError:
+    def report_damage(self) -> UserError:
         """What to say of content that nobody has written here."""
-        return _damaged(self.file)
+        return _report_damage(self.file)
 
     def close(self) -> None:
         """Close the file."""
@@ -102,14 +102,14 @@ class LocalFeatureDatabase:
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         if not self.file.exists():
             return []
-        with self._lock, _explained(self.file):
+        with self._lock, _explain_errors(self.file):
             if self._rows is None:
                 self._rows = connect(self.file)
             return self._rows.execute(statement, values).fetchall()
 
     def _has(self, table: str) -> bool:
         """Whether the file has a table; one of an earlier version has fewer."""
-        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [_checked(table)]))
+        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [_check_table(table)]))
 
     def _writable(self) -> sqlite3.Connection:
         if self._rows is None:
@@ -120,20 +120,20 @@ class LocalFeatureDatabase:
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def _explain_errors(file: Path) -> Iterator[None]:
     """SQLite's errors in words; nothing in a damaged file cannot be made again."""
     try:
-        with explained(file):
+        with explain_errors(file):
             yield
     except DamagedFile as error:
-        raise _damaged(file) from error
+        raise _report_damage(file) from error
 
 
-def _damaged(file: Path) -> UserError:
+def _report_damage(file: Path) -> UserError:
     return UserError(f"{file} is damaged: delete it and run `insclr index` with --local or --asmk again.")
 
 
-def _checked(table: str) -> str:
+def _check_table(table: str) -> str:
     if table not in TABLES:
         raise ValueError(f"no table {table}")
     return table

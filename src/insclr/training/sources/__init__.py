@@ -21,7 +21,7 @@ class Source(Protocol):
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
 
-    def pooled(self) -> Tensor:
+    def pool_features(self) -> Tensor:
         """Pooled features (N, C) of the plain view of every image, as the network sees it now."""
 
 

@@ -51,7 +51,7 @@ class PooledSource:
                 teacher=None if teacher is None else self._constant(teacher.network, views),
             )
 
-    def pooled(self) -> Tensor:
+    def pool_features(self) -> Tensor:
         """Pooled features (N, C) of the plain views: they stay what they were."""
         return self.plain
 

@@ -11,9 +11,9 @@ from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.training.round_features import RoundFeatures
 from insclr.training.sources import Source
-from insclr.training.sources.images import ImageSource
-from insclr.training.sources.maps import Maps, MapSource
-from insclr.training.sources.pooled import PooledSource
+from insclr.training.sources.image_source import ImageSource
+from insclr.training.sources.map_source import Maps, MapSource
+from insclr.training.sources.pooled_source import PooledSource
 
 
 def choose_source(
@@ -33,7 +33,7 @@ def choose_source(
         return ImageSource(network, method, collection, recipe, seed=seed, ranks=ranks)
     scales = [features.at_scale(network, recipe, scale).plain for scale in needs.scales]
     if recipe.train == "fc":
-        pooled = features.pooled(network, recipe, needs)
+        pooled = features.pool_features(network, recipe, needs)
         return PooledSource(network, method, pooled.plain, pooled.views, tuple(scales), seed=seed)
 
     def with_layers(maps: Tensor, side: int) -> Maps:

@@ -69,7 +69,7 @@ class ImageSource:
             first_position=share.start * slots,
         )
         with synced_batch_norm(self.network, ranks):
-            trained = self._trained()
+            trained = self._wrap_network()
             for step, seen in enumerate(batches, first):
                 assert seen.augmented is not None
                 ids = seen.ids.view(len(share), slots)
@@ -91,14 +91,14 @@ class ImageSource:
                     self.recipe.tuples,
                 )
 
-    def pooled(self) -> Tensor:
+    def pool_features(self) -> Tensor:
         """Pooled features (N, C) of the plain view of every image, as the network sees it now; ranks share them."""
         own = torch.arange(len(self.collection.images)).tensor_split(self.ranks.world)[self.ranks.rank]
         ids = range(int(own[0]), int(own[-1]) + 1)
         made = plain_features(self.network, self.collection, ids, self.recipe.plain_size)
         return torch.cat(self.ranks.collect(made))
 
-    def _trained(self) -> nn.Module:
+    def _wrap_network(self) -> nn.Module:
         if self.ranks.alone:
             return self.network
         if self._averaging is None:
@@ -118,7 +118,7 @@ class ImageSource:
         self.network.eval()
         needs = self.method.needs
         plain = self._describe(self.network, pixels).view(*ids.shape, -1) if needs.plain else None
-        scales = (self._describe(self.network, self._scaled(pixels, scale)) for scale in needs.scales)
+        scales = (self._describe(self.network, self._resize(pixels, scale)) for scale in needs.scales)
         return plain, tuple(one.view(*ids.shape, -1) for one in scales)
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class ImageSource:
             return None
         return self._describe(self.teacher.network, pixels.flatten(0, 1)).view(len(pixels), *ids.shape, -1)
 
-    def _scaled(self, plain: Tensor, scale: float) -> Tensor:
+    def _resize(self, plain: Tensor, scale: float) -> Tensor:
         side = round(self.recipe.plain_size * scale)
         resized = torch.nn.functional.interpolate(plain.float(), (side, side), mode="bicubic", antialias=True)
         return resized.clamp(0, 255)

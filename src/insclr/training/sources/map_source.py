@@ -72,10 +72,10 @@ class MapSource:
                 maps = self.views.maps[view.flatten(), ids.expand_as(view).reshape(-1)]
                 teacher_views = None if teacher is None else teacher.describe(maps).view(*view.shape, -1)
                 self.network.train()
-                augmented = self.network.head(layers.pooled(maps)).view(*view.shape, -1)
+                augmented = self.network.head(layers.pool_features(maps)).view(*view.shape, -1)
                 batch = Batch(ids.to(self.network.device), augmented, plain, scales, teacher=teacher_views)
                 yield gather_batch(batch, self.ranks, len(drawn))
 
-    def pooled(self) -> Tensor:
+    def pool_features(self) -> Tensor:
         """Pooled features (N, C) of the plain views, through the late layers as they are now."""
         return self.plain.layers.all_pooled(self.plain.maps)
