@@ -1,7 +1,7 @@
 """Ground-truth pickles are untrusted input: only plain values and numpy arrays are let in.
 
-Arrays are put together here from their parts. numpy's own functions trust a pickle's description of an array: changed
-bytes can make them read and write beyond it.
+The parts of an array are checked here. numpy's own functions trust a pickle's description of an array: changed bytes
+can make them read and write beyond it.
 """
 
 import io
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def load_pickle(file: Path | str) -> object:
     with _explain(file):
         content = read_bytes(file, _MOST_BYTES)
         _require_near_places(content)
-        return _plain(_RestrictedUnpickler(io.BytesIO(content), encoding="latin1").load(), {})
+        return _RestrictedUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 
 def _require_near_places(content: bytes) -> None:
@@ -112,36 +112,28 @@ class _Dtype:
         return np.dtype(self._order + self._code)
 
 
-class _Array:
-    """The parts of an array, or of a single number, until all of them are there."""
-
-    __slots__ = ("_dtype", "_fortran", "_raw", "_shape", "single")
-
-    def __init__(self, *parts: Any, single: bool = False) -> None:
-        self.single = single
-        if parts:
-            self.__setstate__(parts)
+class _Array(np.ndarray[Any, Any]):
+    """An array whose state a pickle gives: it is checked, and numpy sees only the state of a sound array."""
 
     def __setstate__(self, state: Any) -> None:
-        *_, self._shape, self._dtype, self._fortran, self._raw = state
-
-    def array(self, memo: dict[int, object]) -> NDArray[Any]:
-        """The array; ValueError where its parts do not fit."""
-        shape = tuple(self._shape)
-        if not isinstance(self._dtype, _Dtype) or any(type(side) is not int or side < 0 for side in shape):
-            raise ValueError("an array without a kind or shape")
-        count, kind = math.prod(shape), self._dtype.dtype()
-        flat = _objects(self._raw, count, memo) if kind.hasobject else _numbers(self._raw, count, kind)
-        return flat.reshape(shape, order="F" if self._fortran else "C")
+        *_, shape, dtype, fortran, raw = state
+        super().__setstate__(_make_array(raw, dtype, shape, "F" if fortran else "C").__reduce__()[2])
 
 
-def _objects(raw: Any, count: int, memo: dict[int, object]) -> NDArray[Any]:
+def _make_array(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+    """The array of these parts; ValueError where they do not fit."""
+    shape = tuple(shape)
+    if not isinstance(dtype, _Dtype) or any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError("an array without a kind or shape")
+    count, kind = math.prod(shape), dtype.dtype()
+    flat = _objects(raw, count) if kind.hasobject else _numbers(raw, count, kind)
+    return flat.reshape(shape, order="F" if order == "F" else "C").view(_Array)
+
+
+def _objects(raw: Any, count: int) -> NDArray[Any]:
     if not isinstance(raw, list) or len(raw) != count:
         raise ValueError("an array of another length")
-    flat = np.empty(count, object)
-    for place, value in enumerate(raw):
-        flat[place] = _plain(value, memo)
-    return flat
+    return np.fromiter(raw, object, count)
 
 
 def _numbers(raw: Any, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -157,30 +149,6 @@ def _numbers(raw: Any, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(content, kind).copy()
 
 
-def _plain(value: Any, memo: dict[int, object]) -> object:
-    """The value with arrays in place of their parts; what stands in several places is made once."""
-    if id(value) in memo:
-        return memo[id(value)]
-    if isinstance(value, _Array):
-        array = value.array(memo)
-        memo[id(value)] = array.reshape(())[()] if value.single else array
-    elif isinstance(value, list):
-        made: list[object] = []
-        memo[id(value)] = made
-        made += [_plain(one, memo) for one in value]
-    elif isinstance(value, dict):
-        table: dict[object, object] = {}
-        memo[id(value)] = table
-        table |= {key: _plain(one, memo) for key, one in value.items()}
-    elif isinstance(value, tuple):
-        memo[id(value)] = tuple(_plain(one, memo) for one in value)
-    elif isinstance(value, _Function | _Dtype):
-        raise _Refused("a function or a kind as a value")
-    else:
-        return value
-    return memo[id(value)]
-
-
 def _latin1(text: str, encoding: str) -> bytes:
     # How Python 3 writes bytes into pickles that Python 2 can read.
     if encoding not in ("latin1", "latin-1"):
@@ -188,31 +156,20 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _stand_ins() -> dict[tuple[str, str], object]:
-    """For what numpy's own pickles call, under the module names of numpy 1 and numpy 2."""
-    known: dict[tuple[str, str], object] = {
+class _RestrictedUnpickler(pickle.Unpickler):
+    # Stand-ins for what numpy's own pickles call, under the module names of numpy 1 and numpy 2.
+    _allowed: ClassVar[dict[tuple[str, str], object]] = {
         ("numpy", "ndarray"): "ndarray",
         ("numpy", "dtype"): _Function(_Dtype),
         ("_codecs", "encode"): _Function(_latin1),
         ("__builtin__", "bytes"): _Function(lambda: b""),  # as Python 3 writes no bytes at all
     }
-    for core in ("numpy.core", "numpy._core"):
-        known[(f"{core}.multiarray", "_reconstruct")] = _Function(lambda *_: _Array())
-        known[(f"{core}.multiarray", "scalar")] = _Function(_single)
-        known[(f"{core}.numeric", "_frombuffer")] = _Function(_from_buffer)
-    return known
-
-
-def _single(dtype: Any, raw: Any) -> _Array:
-    return _Array((), dtype, False, raw, single=True)
-
-
-def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    return _Array(shape, dtype, order == "F", raw)
-
-
-class _RestrictedUnpickler(pickle.Unpickler):
-    _allowed = _stand_ins()
+    for _core in ("numpy.core", "numpy._core"):
+        _allowed[f"{_core}.multiarray", "_reconstruct"] = _Function(lambda *_: _Array(0))
+        _allowed[f"{_core}.multiarray", "scalar"] = _Function(
+            lambda dtype, raw: _make_array(raw, dtype, (), "C")[()]
+        )
+        _allowed[f"{_core}.numeric", "_frombuffer"] = _Function(_make_array)
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
