@@ -21,8 +21,7 @@ from insclr.methods.batch import Batch
 from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
-from insclr.retrieval.rerank.reciprocal import jaccard_distances
-from insclr_rivals.clusters import agreement, dbscan, group_means
+from insclr_rivals.clusters import agreement, dbscan, group_means, jaccard_distances
 from insclr_rivals.samplers import GroupSampler
 
 logger = logging.getLogger(__name__)

@@ -125,7 +125,9 @@ def test_the_attack_is_real():
 def test_arrays_of_every_kind_are_those_that_were_written(tmp_path, array, protocol):
     loaded: Any = load_pickle(written(tmp_path, [array], protocol))
     (loaded,) = loaded
-    by_numpy = pickle.loads(pickle.dumps(array, protocol))  # older protocols swap bytes to the machine's order
+    by_numpy = pickle.loads(
+        pickle.dumps(array, protocol)
+    )  # older protocols swap bytes to the machine's order
     assert (loaded.dtype, loaded.shape) == (by_numpy.dtype, array.shape)
     assert repr(loaded.tolist()).replace("_Array", "array") == repr(array.tolist())
 

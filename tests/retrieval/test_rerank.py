@@ -13,7 +13,8 @@ from insclr.retrieval.rerank import RERANKERS, Ranking, rank, ranking
 from insclr.retrieval.rerank.diffusion import diffusion
 from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph
 from insclr.retrieval.rerank.query_expansion import alpha_qe
-from insclr.retrieval.rerank.reciprocal import jaccard_distances, k_reciprocal
+from insclr.retrieval.rerank.reciprocal import k_reciprocal
+from insclr_rivals.clusters import jaccard_distances
 
 
 def unit(rows):

@@ -10,7 +10,6 @@ from insclr.describe.cells import Cells
 from insclr.errors import UserError
 from insclr.options import SearchOptions
 from insclr.retrieval import search as search_module
-from insclr.retrieval.copies import group_copies
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -157,5 +156,5 @@ def test_a_result_joins_the_first_photo_it_is_a_copy_of() -> None:
     # Degrees apart: 0, 6, 12 and 40. Cosine 0.99 is 8.1 degrees: 1 is a copy of 0, 2 is one of 1 but not of 0.
     angles = np.radians([0, 6, 12, 40, 41])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    assert group_copies(["a", "b", "c", "d", "a"], vectors) == [[0, 1, 4], [2], [3]]
-    assert group_copies([], vectors[:0]) == []
+    assert search_module.group_copies(["a", "b", "c", "d", "a"], vectors) == [[0, 1, 4], [2], [3]]
+    assert search_module.group_copies([], vectors[:0]) == []

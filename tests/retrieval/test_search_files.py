@@ -23,9 +23,9 @@ from insclr.model.model_file import resolve_model
 from insclr.options import SearchOptions
 from insclr.recipe import DescriptorRecipe
 from insclr.retrieval.index import index_images
+from insclr.retrieval.query import describer_of
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.search import search_files
-from insclr.retrieval.store_describer import describer_of
 from insclr.store import StoreInfo, open_store
 from insclr.web.server import open_served
 

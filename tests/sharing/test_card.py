@@ -1,6 +1,7 @@
 """The model card: what it tells of a model and its data, and what it keeps to itself."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import insclr
 from insclr.errors import UserError
 from insclr.model.stored import read_model_file, write_model_file
 from insclr.recipe import NetworkRecipe
-from insclr.sharing.card import TrainingData, model_card, training_data
+from insclr.sharing.card import model_card, training_sentence
 from insclr.sharing.card_results import Result, read_results, run_results
 from insclr.sharing.origin import Origin, origin_of
 
@@ -25,7 +26,9 @@ def _front_matter(card: str) -> dict[str, Any]:
 
 def test_the_card_tells_recipe_digest_data_use_and_licence(small_model: Path) -> None:
     stored = read_model_file(small_model)
-    card = model_card("alice/things", stored, Origin("Weights of somebody.", "mit"), training_data(stored))
+    card = model_card(
+        "alice/things", stored, Origin("Weights of somebody.", "mit"), training_sentence(stored)
+    )
     front = _front_matter(card)
     assert front["license"] == "mit"
     assert front["library_name"] == "insclr"
@@ -41,13 +44,13 @@ def test_the_card_tells_recipe_digest_data_use_and_licence(small_model: Path) ->
     assert "insclr pull alice/things --out model.safetensors" in card
 
 
-def test_the_card_lists_what_was_learned_from_labels_and_what_was_left_out() -> None:
-    data = TrainingData(1000, 3, "this model was TRAINED WITH LABELS")
-    assert data.sentence() == (
+def test_the_card_lists_what_was_learned_from_labels_and_what_was_left_out(small_model: Path) -> None:
+    stored = replace(read_model_file(small_model), notes={"labels": "this model was TRAINED WITH LABELS"})
+    assert training_sentence(stored, 1000, 3) == (
         "1,000 images of a private collection, 3 of them left out as unreadable. They are not published. "
         "Labels: this model was TRAINED WITH LABELS."
     )
-    assert TrainingData().sentence().startswith("How many images it was trained on is not recorded.")
+    assert training_sentence(stored).startswith("How many images it was trained on is not recorded.")
 
 
 def test_names_of_images_and_instances_never_reach_the_card(small_model: Path, tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_a_public_benchmark_is_also_in_the_front_matter(small_model: Path, tmp_p
     assert [result.figures for result in results] == [{"map": 60.0, "mp@10": 70.0}, {"map": 20.5}]
     stored = read_model_file(small_model)
     front = _front_matter(
-        model_card("alice/things", stored, Origin("", "mit", "timm/x"), TrainingData(), results)
+        model_card("alice/things", stored, Origin("", "mit", "timm/x"), "No data.", results)
     )
     assert front["base_model"] == "timm/x"
     (entry,) = front["model-index"]
@@ -146,6 +149,6 @@ def test_a_name_from_elsewhere_breaks_neither_table_nor_front_matter(
 
 def test_results_stand_side_by_side(small_model: Path) -> None:
     results = [Result("ours", {"map": 1.0, "r@1": 2.0}), Result("theirs", {"map": 3.0})]
-    card = model_card("a/b", read_model_file(small_model), Origin(""), TrainingData(), results)
+    card = model_card("a/b", read_model_file(small_model), Origin(""), "No data.", results)
     table = "| measured on | mAP | R@1 |\n|---|---|---|\n| ours | 1.0 | 2.0 |\n| theirs | 3.0 |  |"
     assert table in card

@@ -9,8 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -58,13 +57,6 @@ class _Stopped(BaseException):
         self.number = number
 
 
-class LogFormat(StrEnum):
-    """What messages and progress look like."""
-
-    text = "text"
-    json = "json"
-
-
 class _OneLine(logging.Formatter):
     """Messages without line ends and terminal codes: names of files in them come from others."""
 
@@ -99,14 +91,15 @@ def _options(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print debug messages to stderr.")] = False,
     log: Annotated[
-        LogFormat, typer.Option(help="text, or json: messages and progress as JSON lines on stderr.")
-    ] = LogFormat.text,
+        Literal["text", "json"],
+        typer.Option(help="text, or json: messages and progress as JSON lines on stderr."),
+    ] = "text",
 ) -> None:
     """Train a network on the particular things in your photos, without labels, and search them."""
     if verbose:
         for name in ("insclr", "insclr.engine"):
             logging.getLogger(name).setLevel(logging.DEBUG)
-    if log is LogFormat.json:
+    if log == "json":
         progress.as_json = True
         for handler in logging.getLogger().handlers:
             handler.setFormatter(_JsonLine())

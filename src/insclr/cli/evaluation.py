@@ -1,25 +1,18 @@
 """Commands that describe and measure: embed, evaluate, compare."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from insclr.cli import tell_when_stopped
 from insclr.cli.flags import Images, ModelName, command, list_given
+from insclr.errors import OtherShardsMissing, UserError
 from insclr.options import SHARD_HELP, EvaluateOptions, LoadOptions
 
 LabelsHelp = "CSV with columns path, instance[, role]."
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the numbers here too.")]
-
-
-class Unit(StrEnum):
-    """What the bootstrap of `compare` draws."""
-
-    query = "query"
-    instance = "instance"
 
 
 @command
@@ -59,8 +52,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
-    from insclr.errors import OtherShardsMissing, UserError
-
     if chart is not None and labels is None:
         raise UserError("--chart draws what --labels measure: a protocol has no score.")
     if chart is not None and options.ranking == "regions":
@@ -99,14 +90,14 @@ def compare(
     page: Annotated[
         Path | None, typer.Option(help="HTML page of the queries where first and last differ.")
     ] = None,
-    by: Annotated[Unit, typer.Option(help="What is resampled.")] = Unit.query,
+    by: Annotated[Literal["query", "instance"], typer.Option(help="What is resampled.")] = "query",
     allow_missing: Annotated[bool, typer.Option("--allow-missing", help="Leave missing images out.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Compare models on a labels file, with paired bootstrap intervals and a page of the differences."""
     from insclr.api import compare as compare_models
 
-    comparison = compare_models(models, labels, options, by=by.value, page=page, allow_missing=allow_missing)
+    comparison = compare_models(models, labels, options, by=by, page=page, allow_missing=allow_missing)
     typer.echo(comparison.table())
     _write_json(json_file, comparison.to_json())
     if page:

@@ -1,9 +1,8 @@
 """Commands on feedback: names, answers, learn."""
 
 from contextlib import ExitStack, closing
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,14 +14,6 @@ names_app = typer.Typer(no_args_is_help=True, help="Names of things: list, expor
 answers_app = typer.Typer(no_args_is_help=True, help="Answers of people: list, undo, proof.")
 app.add_typer(names_app, name="names")
 app.add_typer(answers_app, name="answers")
-
-
-class Export(StrEnum):
-    """What names are written as."""
-
-    csv = "csv"
-    links = "links"
-    xmp = "xmp"
 
 
 @names_app.command("list")
@@ -44,16 +35,15 @@ def export_names(
     store: StoreName,
     out: Annotated[Path, typer.Option(help="A .csv file, or a folder for links or sidecars.")],
     kind: Annotated[
-        Export, typer.Option("--as", help="csv; links: a folder a name; xmp: a sidecar an image.")
-    ] = Export.csv,
+        Literal["csv", "links", "xmp"],
+        typer.Option("--as", help="csv; links: a folder a name; xmp: a sidecar an image."),
+    ] = "csv",
 ) -> None:
     """Write the names of images, those that joined by their score among them."""
     from insclr.feedback import names
     from insclr.store import open_store
 
-    write = {Export.csv: names.export_csv, Export.links: names.export_links, Export.xmp: names.export_xmp}[
-        kind
-    ]
+    write = {"csv": names.export_csv, "links": names.export_links, "xmp": names.export_xmp}[kind]
     with closing(open_store(store)) as opened:
         count = write(opened, out)
     typer.echo(f"{count} named images: {out}")
@@ -117,7 +107,7 @@ def proof(
     before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
 ) -> None:
     """How precise search is, by the judged results of the fair sample; the run's report then shows it too."""
-    from insclr.report.proof_section import report_proof
+    from insclr.report.run_report import report_proof
     from insclr.store import open_store
 
     with ExitStack() as opened:

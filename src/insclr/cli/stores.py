@@ -12,6 +12,7 @@ import typer
 from insclr import progress
 from insclr.cli import tell_when_stopped
 from insclr.cli.flags import Images, ModelName, StoreName, command, list_given, with_weights
+from insclr.errors import UserError
 from insclr.options import IndexOptions, SearchOptions, StoreModelOptions
 from insclr.web.settings import ServeOptions
 
@@ -47,7 +48,6 @@ def watch(
     """Index images as they arrive in a folder, until Ctrl-C."""
     from insclr.data.images import ImageList
     from insclr.data.table import one_line
-    from insclr.errors import UserError
     from insclr.retrieval.index import index_images
 
     if not folder.is_dir():
@@ -85,8 +85,6 @@ def watch(
 
 def _open_watched(store: str, options: StoreModelOptions) -> "tuple[ModelDescriber, int]":
     """The describer of the store's model, or of `--model` for a new store; and how many images the store has."""
-    from insclr.errors import UserError
-
     model = with_weights(options.model, options.weights)
     exists = "://" in store or Path(store).exists()
     if not exists and not model:
@@ -94,7 +92,7 @@ def _open_watched(store: str, options: StoreModelOptions) -> "tuple[ModelDescrib
     from insclr.describe.describer import ModelDescriber
     from insclr.engine.choose import EngineOptions
     from insclr.engine.opened import open_model
-    from insclr.retrieval.store_describer import describer_of
+    from insclr.retrieval.query import describer_of
     from insclr.store import open_store
 
     if not exists:
@@ -108,7 +106,6 @@ def _complete_files(folder: Path, every: float) -> dict[str, tuple[int, int]]:
     """Size and time of every image that was not written to within the last `every` seconds."""
     from insclr.data.formats import on_disk
     from insclr.data.images import list_images
-    from insclr.errors import UserError
 
     if not folder.is_dir():
         raise UserError(f"{folder} is gone: waiting for it to come back")
@@ -148,8 +145,6 @@ def search(
 
 
 def _parse_box(text: str) -> "Box | None":
-    from insclr.errors import UserError
-
     if not text:
         return None
     try:
@@ -205,8 +200,6 @@ def calibrate(
 
 def _refuse_token(token: str) -> None:
     if token:
-        from insclr.errors import UserError
-
         raise UserError(
             "A token on the command line can be read by everybody on this machine: write it into a file and give "
             "that as --token-file, or set INSCLR_TOKEN, or let --make-token make one."

@@ -3,32 +3,17 @@
 import json
 import os
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from insclr.cli import app, tell_when_stopped
 from insclr.cli.flags import Images, ModelName, command, list_given
+from insclr.errors import UserError
 from insclr.options import TrainOptions, WeightsOptions, WhitenOptions
 
 _SHOWN = 5  # of the images that were left out
-
-
-class Precision(StrEnum):
-    """How numbers are kept in an exported model."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-    int8 = "int8"
-
-
-class Budget(StrEnum):
-    """What the rivals of an ablation have as much of as our method."""
-
-    images = "images"
-    minutes = "minutes"
 
 
 @app.command()
@@ -134,7 +119,9 @@ def export(
     model: ModelName,
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     options: WeightsOptions,
-    precision: Annotated[Precision, typer.Option(help="Of the weights and the arithmetic.")] = Precision.fp32,
+    precision: Annotated[
+        Literal["fp32", "fp16", "int8"], typer.Option(help="Of the weights and the arithmetic.")
+    ] = "fp32",
     photos: Annotated[
         Path | None, typer.Option(help="Images to verify it on; int8 learns its ranges from them.")
     ] = None,
@@ -143,7 +130,7 @@ def export(
     from insclr.api import export as export_model
 
     listed = list_given(photos) if photos else None
-    typer.echo(export_model(model, onnx, precision=precision.value, photos=listed, weights=options.weights))
+    typer.echo(export_model(model, onnx, precision=precision, photos=listed, weights=options.weights))
 
 
 @app.command()
@@ -162,14 +149,13 @@ def ablate(
     seeds: Annotated[int, typer.Option(help="Runs of each entry.", min=1)] = 3,
     parallel: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
     budget: Annotated[
-        Budget, typer.Option(help="rivals: what all have as much of as fast, images seen or minutes.")
-    ] = Budget.images,
+        Literal["images", "minutes"],
+        typer.Option(help="rivals: what all have as much of as fast, images seen or minutes."),
+    ] = "images",
     rows: Annotated[str, typer.Option(help="Only these rows, e.g. simclr,byol; empty = all.")] = "",
 ) -> None:
     """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
     from importlib.metadata import entry_points
-
-    from insclr.errors import UserError
 
     tables = {point.name: point for point in entry_points(group="insclr.tables")}
     for file in data:
@@ -177,27 +163,15 @@ def ablate(
             raise UserError(f"There is no labels file {file}: give a labels.csv beside its images.")
     if what not in tables:
         raise UserError(f"There is no table {what!r}: choose one of {', '.join(tables)}.")
-    table = (
-        tables[what]
-        .load()
-        .run(
-            data,
-            range(seeds),
-            out,
-            recipe=recipe,
-            rows=[name.strip() for name in rows.split(",") if name.strip()],
-            budget=budget.value,
-            parallel=parallel,
-        )
-    )
+    wanted = [name.strip() for name in rows.split(",") if name.strip()]
+    run = tables[what].load().run
+    table = run(data, range(seeds), out, recipe=recipe, rows=wanted, budget=budget, parallel=parallel)
     typer.echo(table, nl=False)
 
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
     """Write report.html of a run anew."""
-    from insclr.errors import UserError
-
     if not run.is_dir():
         raise UserError(f"{run} is not a run folder: give the --out folder of `insclr train`.")
     from insclr.report.run_report import write_report

@@ -117,7 +117,8 @@ class _Array(np.ndarray[Any, Any]):
 
     def __setstate__(self, state: Any) -> None:
         *_, shape, dtype, fortran, raw = state
-        super().__setstate__(_make_array(raw, dtype, shape, "F" if fortran else "C").__reduce__()[2])
+        sound: Any = _make_array(raw, dtype, shape, "F" if fortran else "C").__reduce__()
+        super().__setstate__(sound[2])
 
 
 def _make_array(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:

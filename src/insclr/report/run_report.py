@@ -1,14 +1,19 @@
 """report.html of a run: one self-contained page, with plain answers first and the method's numbers below."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+from insclr.feedback.feedback import read_feedback
+from insclr.feedback.proof import ENOUGH, FairSample, FirstResults
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector
 from insclr.report.page import write_page
 from insclr.report.run_record import RunRecord, read_run
 from insclr.report.summary import calibration, cards, guard_events, method_cards, notices
 from insclr.report.thumbnails import Thumbnails
+from insclr.run_folder import kept_recipe, note_measured
+from insclr.store import Store
 
 _MAX_SKIPPED_ROWS = 50
 _MAX_REASONS = 4  # in the sentence; the table has them all
@@ -41,6 +46,25 @@ def write_report(run: Path | str) -> Path:
         jpegs=thumbnails.jpegs,
     )
     return record.report_file
+
+
+def report_proof(stores: Sequence[Store], titles: Sequence[str]) -> list[str]:
+    """How precise search is with each store, in words; the first store's judgements count for all.
+
+    Once enough results are judged, the report of the first store's run shows it too.
+    """
+    sample = FairSample([FirstResults(one) for one in stores], read_feedback(stores[0]))
+    found = [sample.precision(place) for place in range(len(stores))]
+    run = Path(stores[0].info.model)
+    if found[0].judged >= ENOUGH and kept_recipe(run) is not None:
+        told = [
+            {"title": title, "sentence": one.sentence(), "right": one.right, "judged": one.judged}
+            for title, one in zip(titles, found, strict=True)
+        ]
+        # Oldest first, as one reads: before, then after.
+        note_measured(run, proof=told[::-1])
+        write_report(run)
+    return [one.sentence() for one in found]
 
 
 def _what_was_learned(run: RunRecord) -> str:

@@ -11,14 +11,17 @@ from PIL import Image
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.given import Photo, as_rgb
-from insclr.describe.describer import Describer
+from insclr.describe.describer import Describer, ModelDescriber
+from insclr.engine.choose import EngineOptions
+from insclr.engine.opened import open_model, open_pretrained
 from insclr.errors import UserError
 from insclr.files import content_hash
+from insclr.model.stored import PRETRAINED
 from insclr.retrieval.local.extractor import Extractor, read_features
 from insclr.retrieval.local.features import LONGEST
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.retrieval.local.verification import QueryParts, query_parts
-from insclr.store import Row, Store
+from insclr.store import Row, Store, StoreInfo
 
 
 class UnreadableQuery(UserError):
@@ -81,3 +84,25 @@ def image_query(image: Photo, box: Box | None = None) -> Query:
             raise UnreadableQuery(image, bad.reason) from bad
 
     return Query(decode_content, "" if box else content_hash(content))
+
+
+def describer_of(
+    info: StoreInfo,
+    model: str = "",
+    workers: int = -1,
+    device: str = "auto",
+    engine: str = "auto",
+    streams: int = 1,
+    expected: int = 0,
+) -> ModelDescriber:
+    """The describer for queries to a store: its own model, or `model` where that has moved.
+
+    `streams` queries are described at a time, `expected` in all (0: unknown).
+    """
+    name, options = model or info.model, EngineOptions(engine, device, streams, expected)
+    if name.startswith(PRETRAINED) and name == info.model:
+        opened = open_pretrained(name, info.fingerprint, options)
+    else:
+        opened = open_model(name, options)
+    info.refuse_other_model(opened.fingerprint, "searched here")
+    return ModelDescriber(name, opened, workers, info.size)

@@ -15,7 +15,11 @@ def search_best_region(
 
     A row is there once. Ids (queries, top), -1 where there are fewer; similarities; boxes (queries, top, 4).
     """
-    require_regions(store)
+    if not store.has_regions():
+        raise UserError(
+            f"the store {store.uri} has no regions: make them with `insclr index MODEL IMAGES --store {store.uri} "
+            "--regions`, or search without --regions"
+        )
     whole = store.search(queries, top, where)
     # The first `top` rows by their best region are among the first MAX_REGIONS x top regions.
     parts = store.search_regions(queries, MAX_REGIONS * top, where)
@@ -34,12 +38,3 @@ def search_best_region(
         best_similarities[i, : len(first)] = similarities[i, first]
         best_boxes[i, : len(first)] = boxes[i, first]
     return best, best_similarities, best_boxes
-
-
-def require_regions(store: Store) -> None:
-    """UserError when the store was made without regions."""
-    if not store.has_regions():
-        raise UserError(
-            f"the store {store.uri} has no regions: make them with `insclr index MODEL IMAGES --store {store.uri} "
-            "--regions`, or search without --regions"
-        )

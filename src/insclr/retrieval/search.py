@@ -18,18 +18,19 @@ from insclr.describe.describer import CellDescriber, Describer, ModelDescriber
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
-from insclr.retrieval.copies import group_copies
 from insclr.retrieval.local.keep_asmk import AsmkSearch
 from insclr.retrieval.local.verify_results import Results, join_queries, verify_results
-from insclr.retrieval.query import Query, UnreadableQuery, image_query
+from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
 from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
-from insclr.retrieval.store_describer import describer_of
 from insclr.store import Condition, Store, open_store, parse_where
 
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
 _SPARE = 2  # results ranked for each one asked for, since copies are folded into one
+# Cosine from which on two results count as one photo. A copy made smaller or compressed anew stays above it; `insclr
+# duplicates`, which has the time to compare pixels, proposes pairs from 0.95 on.
+SAME_PHOTO = 0.99
 _asmk = AsmkSearch()
 
 
@@ -257,3 +258,23 @@ def _make_matches(
             )
         )
     return matches
+
+
+def group_copies(hashes: Sequence[str], descriptors: Descriptors) -> list[list[int]]:
+    """Places of results grouped by photo: each group's first place stands for it, in the order of the results.
+
+    A result joins the first group whose first member has the same content hash or nearly the same descriptor.
+    """
+    contents = np.unique(np.array(hashes), return_inverse=True)[1]  # (results,) equal where the hash is
+    alike = (descriptors @ descriptors.T >= SAME_PHOTO) | (
+        contents[:, None] == contents
+    )  # (results, results)
+    left = np.ones(len(hashes), dtype=bool)
+    groups = []
+    for place in range(len(hashes)):
+        if left[place]:
+            left[place] = False
+            copies = np.flatnonzero(alike[place] & left)
+            left[copies] = False
+            groups.append([place, *copies.tolist()])
+    return groups

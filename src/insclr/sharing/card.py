@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from insclr.model.stored import StoredModel
 from insclr.recipe import Recipe, to_toml
@@ -23,45 +22,35 @@ The method: Zelu Deng, Yujie Zhong, Sheng Guo, Weilin Huang, *InsCLR: Improving 
 Self-Supervision*, AAAI 2022."""
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """Counts alone: names of files and places of folders are nobody else's business."""
+def training_sentence(stored: StoredModel, images: int | None = None, left_out: int = 0) -> str:
+    """What it was trained on, by the notes of the model file; `images` and `left_out` where its run folder has more.
 
-    images: int | None = None  # all that were found; None where that is not recorded
-    left_out: int | None = None  # of these, what could not be read
-    labels: str = ""  # what was learned from labels or answers; empty = nothing
-
-    def sentence(self) -> str:
-        """What it was trained on."""
-        if self.images is None:
-            found = "How many images it was trained on is not recorded."
-        else:
-            read = f", {self.left_out:,} of them left out as unreadable" if self.left_out else ""
-            found = f"{self.images:,} images of a private collection{read}. They are not published."
-        labels = f"Labels: {self.labels}." if self.labels else "No labels were used."
-        return f"{found} {labels}"
-
-
-def training_data(
-    stored: StoredModel, images: int | None = None, left_out: int | None = None
-) -> TrainingData:
-    """What the notes of a model file tell; `images` and `left_out` where its run folder tells more."""
+    Counts alone: names of files and places of folders are nobody else's business.
+    """
     noted = stored.notes.get("images", "")
     if images is None and noted.isdecimal():
         images = int(noted)
+    read = f", {left_out:,} of them left out as unreadable" if left_out else ""
+    found = "How many images it was trained on is not recorded."
+    if images is not None:
+        found = f"{images:,} images of a private collection{read}. They are not published."
     labels = "; ".join(stored.notes[key] for key in ("labels", "answers") if key in stored.notes)
-    return TrainingData(images, left_out, labels)
+    return f"{found} {f'Labels: {labels}.' if labels else 'No labels were used.'}"
 
 
 def model_card(
     repo: str,
     stored: StoredModel,
     origin: Origin,
-    data: TrainingData,
+    data: str,
     results: Sequence[Result] = (),
     license: str = "",
 ) -> str:
-    """The card of the model; `license` is that of the model, by default that of the weights it started from."""
+    """The card of the model.
+
+    `data` is the sentence about what it was trained on, `license` that of the model; empty = that of the weights it
+    started from.
+    """
     license = license or origin.license
     licence = f"This model: {license}." if license else "Its licence was not stated by whoever shared it."
     parts = [
@@ -71,7 +60,7 @@ def model_card(
         f"$ pip install insclr\n$ insclr pull {repo} --out model.safetensors\n"
         "$ insclr index model.safetensors PHOTOS --store STORE\n$ insclr serve STORE\n```",
         f"## Intended use and limits\n\n{_USE}",
-        f"## Training data\n\n{data.sentence()}",
+        f"## Training data\n\n{data}",
         f"## Results\n\n{_results(results)}",
         f"## Licence\n\n{licence} It holds, in changed form: {origin.about}",
         f"## Recipe\n\n```toml\n{to_toml(stored.recipe)}```",

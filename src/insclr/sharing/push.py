@@ -17,7 +17,7 @@ from insclr.model.stored import (
     write_model_file,
 )
 from insclr.recipe import Recipe
-from insclr.sharing.card import model_card, training_data
+from insclr.sharing.card import model_card, training_sentence
 from insclr.sharing.card_results import Result, read_results, run_results
 from insclr.sharing.hub import require_repository, upload
 from insclr.sharing.origin import origin_of
@@ -128,11 +128,11 @@ def _without_folders(recipe: Recipe) -> Recipe:
 
 def _card(repo: str, stored: StoredModel, file: Path, measured: list[Result], license: str) -> str:
     origin = origin_of(stored.recipe.network)
-    data = training_data(stored)
+    data = training_sentence(stored)
     from insclr.run_folder import RunReader, kept_recipe
 
     if kept_recipe(file.parent) is not None and file.name == MODEL_NAME:
         run = RunReader(file.parent)
-        data = training_data(stored, len(run.images()) or None, len(run.read_skipped()))
+        data = training_sentence(stored, len(run.images()) or None, len(run.read_skipped()))
         measured = measured or run_results(run.read_measured(), run.metrics())
     return model_card(repo, stored, origin, data, measured, license)

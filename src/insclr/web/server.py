@@ -179,7 +179,7 @@ def open_served(
     uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto", engine: str = "auto"
 ) -> list["ServedStore"]:
     """Open one store, or two: the first is shown as "after", the second as "before"."""
-    from insclr.retrieval.store_describer import describer_of
+    from insclr.retrieval.query import describer_of
     from insclr.store import open_store
     from insclr.web.served import ServedStore
 

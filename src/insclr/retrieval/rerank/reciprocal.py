@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph, neighbour_graph, once_per_database
@@ -45,37 +44,7 @@ def k_reciprocal(
     return reorder(ranking, scores)
 
 
-def jaccard_distances(database: Descriptors, *, k1: int, k2: int, largest: float = 1.0) -> sparse.csr_array:
-    """Jaccard distances (N, N) between the reciprocal neighbour sets of unit rows, of pairs up to `largest`.
-
-    Sparse: pairs further apart than `largest`, or with nothing in common, are not stored.
-    """
-    encoder = _Encoder(len(database), k1, k2)
-    every_row = np.arange(len(database))
-    encoder.fill(database, every_row)
-    lengths, columns, values = encoder.rows(every_row)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    encoded = sparse.csr_array((values, columns, starts), shape=(len(database), len(database)))
-    by_column = encoded.tocsc()
-    found: list[tuple[Ids, Scores]] = []
-    for row in every_row:
-        own = slice(starts[row], starts[row + 1])
-        # The overlap with every row that has a column in common: sum of the smaller entries.
-        spans = [slice(by_column.indptr[c], by_column.indptr[c + 1]) for c in columns[own]]
-        others = np.concatenate([by_column.indices[span] for span in spans])
-        mine = np.repeat(values[own], [span.stop - span.start for span in spans])
-        smaller = np.minimum(mine, np.concatenate([by_column.data[span] for span in spans]))
-        rows, place = np.unique(others, return_inverse=True)
-        overlap = np.bincount(place, smaller, minlength=len(rows))
-        distance = np.maximum(0, 1 - overlap / (2 - overlap))  # both encodings sum to one
-        near = distance <= largest
-        found.append((rows[near].astype(np.int64), distance[near].astype(np.float32)))
-    ends = np.concatenate([[0], np.cumsum([len(rows) for rows, _ in found])])
-    data = np.concatenate([distance for _, distance in found])
-    return sparse.csr_array((data, np.concatenate([rows for rows, _ in found]), ends), shape=encoded.shape)
-
-
-class _Encoder:
+class ReciprocalEncoder:
     """Reciprocal encodings of database rows, sparse, filled as rows are asked for."""
 
     def __init__(self, count: int, k1: int, k2: int) -> None:
@@ -138,8 +107,8 @@ class _Encoder:
 
 
 @once_per_database
-def _encoder(database: Descriptors, k1: int, k2: int) -> _Encoder:
-    return _Encoder(len(database), k1, k2)
+def _encoder(database: Descriptors, k1: int, k2: int) -> ReciprocalEncoder:
+    return ReciprocalEncoder(len(database), k1, k2)
 
 
 def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int) -> tuple[Ids, Mask]:

@@ -8,7 +8,7 @@ from insclr.data.images import list_images
 from insclr.feedback.entries import judge
 from insclr.feedback.feedback import read_feedback
 from insclr.feedback.proof import FairSample, FirstResults
-from insclr.report.proof_section import report_proof
+from insclr.report.run_report import report_proof
 from insclr.retrieval.index import index_images
 from insclr.store import open_store
 
