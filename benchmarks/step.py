@@ -118,13 +118,13 @@ def _measure(case: Case, images: ImageList, folder: Path) -> list[Row]:
     network = create_network(NetworkRecipe(backbone=case.backbone, dim=case.dim), pretrained=False)
     network.frozen_batch_norm = True
     pooled = torch.nn.functional.normalize(torch.randn(len(images), network.backbone.channels), dim=1)
-    views = sources.step_views(recipe, create_method(case.method).needs)
+    needs = create_method(case.method).needs
     whole, waits, bare = [], [], []
     for _ in range(case.turns):
         steps, waited = _steps(case, recipe, network, images, pooled, folder)
         whole.append(steps)
         waits.append(waited)
-        bare.append(_bare(case, network, plain=views.plain))
+        bare.append(_bare(case, network, plain=needs.plain or bool(needs.scales)))
     ratio = statistics.median(w / b for w, b in zip(whole, bare, strict=True))
     step, alone = statistics.median(whole), statistics.median(bare)
     waited = statistics.median(waits) / step

@@ -13,7 +13,7 @@ from insclr.errors import UserError
 from insclr.files import whole_file
 
 logger = logging.getLogger(__name__)
-_NAME = re.compile(r"step-(\d+)\.pt")
+_NAME = re.compile(r"step-\d+\.pt")
 
 
 def save_checkpoint(
@@ -55,13 +55,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
 
 
-def step_of(checkpoint: Path) -> int:
-    """How many steps were done when the checkpoint was written."""
-    match = _NAME.fullmatch(checkpoint.name)
-    assert match is not None
-    return int(match[1])
-
-
 def load_latest(folder: Path) -> dict[str, Any] | None:
     """The newest checkpoint that can be read, or None where there is none."""
     return next((state for _, state in _readable(folder)), None)
@@ -69,7 +62,7 @@ def load_latest(folder: Path) -> dict[str, Any] | None:
 
 def latest_step(folder: Path) -> int | None:
     """The step of the checkpoint that `load_latest` gives, without reading its tensors."""
-    return next((step_of(path) for path, _ in _readable(folder, mmap=True)), None)
+    return next((int(path.stem.removeprefix("step-")) for path, _ in _readable(folder, mmap=True)), None)
 
 
 def _readable(folder: Path, *, mmap: bool = False) -> Iterator[tuple[Path, dict[str, Any]]]:

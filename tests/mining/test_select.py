@@ -1,6 +1,7 @@
 """Selection in a tuple, against the slow version."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -8,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from insclr.errors import UserError
 from insclr.mining.select import (
-    STRATEGIES,
+    Strategy,
     decision_similarities,
     query_set,
     select_in_batch,
@@ -57,7 +57,7 @@ def slow_selection(
     return selected, closest
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", get_args(Strategy))
 @given(
     seed=st.integers(0, 10**6),
     tuples=st.integers(1, 4),
@@ -112,15 +112,3 @@ def test_the_query_set_is_the_anchor_and_the_selected() -> None:
 def test_similarities_are_those_of_the_anchor() -> None:
     e1, e2 = torch.eye(2)
     assert tuple_similarities(torch.stack([e1, e2, e1])[None]).tolist() == [[0, 1]]
-
-
-def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"'best'.*nn, augmented, plain, relative, multiscale"):
-        select_in_batch("best", torch.zeros(1, 1), 0.5)
-
-
-def test_a_strategy_without_its_features_is_a_programming_error() -> None:
-    with pytest.raises(ValueError, match="augmented features"):
-        decision_similarities("augmented", plain=torch.zeros(1, 2, 2))
-    with pytest.raises(ValueError, match="at least one scale"):
-        decision_similarities("multiscale", plain=torch.zeros(1, 2, 2))

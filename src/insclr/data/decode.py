@@ -14,13 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
-from insclr.data.decode_limits import (
-    MAX_FILE_BYTES,
-    BadImage,
-    TimedBytes,
-    affordable,
-    require_few_pixels,
-)
+from insclr.data.decode_limits import MAX_FILE_BYTES, BadImage, TimedBytes, affordable, require_few_pixels
 from insclr.data.formats import RAW, VIDEOS, split_frame
 from insclr.errors import UserError
 from insclr.files import read_bytes

@@ -1,7 +1,6 @@
 """Which files hold images: what is read by itself, what needs an extra, and how a frame of a video is named."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -64,11 +63,8 @@ def not_read_lines(counts: Mapping[str, int]) -> list[str]:
 
 
 def _count_files(counts: Mapping[str, int], kinds: list[str]) -> str:
-    return ", ".join(f"{counts[kind]} {_plural(kind) if counts[kind] > 1 else kind}" for kind in kinds)
-
-
-def _plural(kind: str) -> str:
-    return "names that are not UTF-8" if kind == NOT_UTF8 else f"{kind}s"
+    plural = {kind: f"{kind}s" for kind in kinds} | {NOT_UTF8: "names that are not UTF-8"}
+    return ", ".join(f"{counts[kind]} {plural[kind] if counts[kind] > 1 else kind}" for kind in kinds)
 
 
 def frame_name(video: str, seconds: float) -> str:
@@ -96,12 +92,3 @@ def source_kind(path: Path) -> str:
 def is_text(name: str) -> bool:
     """Whether a file's name is UTF-8, which stores, tables and pages need."""
     return not any("\udc80" <= character <= "\udcff" for character in name)
-
-
-def count_kinds(suffixes: Mapping[str, int]) -> Counter[str]:
-    """How many files of each kind that is not read, by their suffixes."""
-    counts: Counter[str] = Counter()
-    for suffix, number in suffixes.items():
-        if kind := kind_of(suffix):
-            counts[kind] += number
-    return counts

@@ -8,16 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from insclr.data.formats import (
-    NOT_UTF8,
-    PICTURES,
-    VIDEOS,
-    count_kinds,
-    is_text,
-    kind_of,
-    not_read_lines,
-    on_disk,
-)
+from insclr.data.formats import NOT_UTF8, PICTURES, VIDEOS, is_text, kind_of, not_read_lines, on_disk
 from insclr.data.table import read_table, require_columns
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text
@@ -116,26 +107,24 @@ def natural_key(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
 
 def _scan(root: Path) -> ImageList:
     suffixes: Counter[str] = Counter()
+    not_read: Counter[str] = Counter()
     paths: list[str] = []
-    not_text = 0
     for file in _walk(root):
         path, suffix = file.relative_to(root).as_posix(), file.suffix.lower()
-        if kind_of(suffix):
+        if kind := kind_of(suffix):
             suffixes[suffix or "no suffix"] += 1
+            not_read[kind] += 1
         elif not is_text(path):
-            not_text += 1
+            not_read[NOT_UTF8] += 1
         elif suffix in VIDEOS:
             from insclr.data.video import frame_names
 
             paths += frame_names(file, path)
         else:
             paths.append(path)
-    not_read = count_kinds(suffixes)
-    if not_text:
-        not_read[NOT_UTF8] = not_text
     if not paths:
         found = ", ".join(f"{n} {suffix}" for suffix, n in suffixes.most_common(3))
-        found = found or ("names that are not UTF-8" if not_text else "no files at all")
+        found = found or ("names that are not UTF-8" if not_read else "no files at all")
         hint = "".join(f" {line}." for line in not_read_lines(not_read))
         known = " ".join(sorted(PICTURES))
         raise UserError(f"{root} holds no images (found: {found}).{hint} Known image files: {known}.")

@@ -77,15 +77,11 @@ class Collection:
     skipped: Skipped
 
 
-class Views(NamedTuple):
-    """The views of one image, uint8."""
+def make_views(image: Image.Image, views: ViewSpec, key: str) -> tuple[Tensor, Tensor]:
+    """The plain view (3, H, W), empty where none is wanted, and the augmented ones (V, 3, H, W), uint8.
 
-    plain: Tensor  # (3, plain_size, plain_size); empty where none is wanted
-    augmented: Tensor  # (V, 3, augmented_size, augmented_size)
-
-
-def make_views(image: Image.Image, views: ViewSpec, key: str) -> Views:
-    """The views of an image; what is drawn at random depends on the key alone."""
+    What is drawn at random depends on the key alone.
+    """
     plain = fit_image(image, views.plain_size, "square") if views.plain else np.empty(0, np.uint8)
     pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), make_generator(key)
     size = views.augmented_size
@@ -93,7 +89,7 @@ def make_views(image: Image.Image, views: ViewSpec, key: str) -> Views:
     for number in range(views.augmented):
         view = augmented_view(pixels, size, generator, views.crop)
         augmented[number] = recolour(view, views.augmentation, number, generator)
-    return Views(torch.from_numpy(np.array(plain)), augmented)
+    return torch.from_numpy(np.array(plain)), augmented
 
 
 def view_batches(
@@ -157,7 +153,7 @@ class _Batches(Dataset[_Made]):
 
     def __getitem__(self, numbered: tuple[int, list[int]]) -> _Made:
         number, wanted = numbered
-        ids, failures, made = list(wanted), list[tuple[int, str]](), list[Views]()
+        ids, failures, made = list(wanted), list[tuple[int, str]](), list[tuple[Tensor, Tensor]]()
         for position in range(len(ids)):
             key = f"{self.seed} {number} {self.first_position + position}"
             image = self._decode(position, ids, key, failures)
@@ -166,8 +162,8 @@ class _Batches(Dataset[_Made]):
             made.append(make_views(image, self.views, key))
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
-            torch.stack([one.plain for one in made]) if self.views.plain else None,
-            torch.stack([one.augmented for one in made], dim=1) if self.views.augmented else None,
+            torch.stack([plain for plain, _ in made]) if self.views.plain else None,
+            torch.stack([augmented for _, augmented in made], dim=1) if self.views.augmented else None,
         )
         return _Made(batch, failures)
 

@@ -22,7 +22,9 @@ def raw_preview(content: bytes) -> bytes:
     try:
         with rawpy.imread(io.BytesIO(content)) as raw:
             require_few_pixels(raw.sizes.raw_width, raw.sizes.raw_height)
-            return _read_embedded(rawpy, raw) or _develop(raw)
+            # Half the size is enough for any descriptor, and quick: no colour has to be interpolated.
+            quick = {"half_size": True, "use_camera_wb": True, "output_bps": 8}
+            return _read_embedded(rawpy, raw) or as_ppm(raw.postprocess(None, **quick))
     except rawpy.LibRawError as error:
         text = error.args[0] if error.args else type(error).__name__
         reason = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
@@ -45,12 +47,12 @@ def _read_embedded(rawpy: Any, raw: Any) -> bytes | None:
     except (OSError, SyntaxError):
         return None
     orientation = _EXIF_OF_FLIP.get(raw.sizes.flip)
-    return jpeg if turned or orientation is None else _with_orientation(jpeg, orientation)
-
-
-def _develop(raw: Any) -> bytes:
-    """Half the size is enough for any descriptor, and quick: no colour has to be interpolated."""
-    return as_ppm(raw.postprocess(half_size=True, use_camera_wb=True, output_bps=8))
+    if turned or orientation is None:
+        return jpeg
+    exif = Image.Exif()
+    exif[_ORIENTATION] = orientation
+    payload = exif.tobytes()
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload + jpeg[2:]
 
 
 def as_ppm(pixels: Any) -> bytes:
@@ -58,10 +60,3 @@ def as_ppm(pixels: Any) -> bytes:
     height, width, _ = pixels.shape
     content: bytes = pixels.tobytes()
     return f"P6 {width} {height} 255\n".encode() + content
-
-
-def _with_orientation(jpeg: bytes, orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[_ORIENTATION] = orientation
-    payload = exif.tobytes()
-    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload + jpeg[2:]

@@ -230,8 +230,8 @@ def _describe_batch(
             made.append(make_views(image, views, f"0 {ids.start // _BATCH} {place}"))
     if not made:
         return None, reasons
-    found = [_run(engine, output, torch.stack([one.plain for one in made]))]
-    augmented = torch.stack([one.augmented for one in made], dim=1)  # (V, images, 3, H, W)
+    found = [_run(engine, output, torch.stack([plain for plain, _ in made]))]
+    augmented = torch.stack([augmented for _, augmented in made], dim=1)  # (V, images, 3, H, W)
     return torch.stack([*found, *(_run(engine, output, view) for view in augmented)]), reasons
 
 

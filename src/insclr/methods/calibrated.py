@@ -5,7 +5,7 @@ thresholds that the images' own views measure. No memory bank: mined images ente
 tuples, with gradient, and whatever may show the same instance is no negative.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Literal
 
 import torch
@@ -77,8 +77,10 @@ class CalibratedMethod(Method):
         settings = self.settings
         self._descriptors = start.descriptors
         seen = _describe_views(start.network, start.plain, start.views, voted=settings.votes)
-        size = _pool_size(settings, len(start), start.size)
-        pool = round_pool(seen.deciding, size, start.folder, start.ranks, start.device)
+        # Room for three times the images of an instance that hold together, and for all of them.
+        wanted = max(_SMALLEST_POOL, 3 * start.size.core, start.size.reach)
+        wanted = wanted if settings.pool == "auto" else settings.pool
+        pool = round_pool(seen.deciding, min(wanted, len(start) - 1), start.folder, start.ranks, start.device)
         instance = start.size if start.size.core else estimate_size(pool.ids)
         own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, instance.core)
         del seen
@@ -89,7 +91,13 @@ class CalibratedMethod(Method):
         self.feedback = start.feedback
         consistency = start.ranks.from_first(self._consistency(start, pool, instance))
         if start.trust is PairTrust.UNTRUSTED and start.feedback is not None:
-            reasons = (*reasons, self._leave_out_mined())
+            # Feedback alone is learned; mined pairs still are no negatives.
+            nothing = torch.zeros_like(self.labels.positive)
+            self.labels = CandidateLabels(nothing, self.labels.ignored | self.labels.positive)
+            reasons = (
+                *reasons,
+                "mined pairs were left out, because they are inconsistent: only feedback is learned",
+            )
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
         )
@@ -106,12 +114,6 @@ class CalibratedMethod(Method):
         if self.feedback is not None:
             feedback = self.feedback.positives() - int(self.labels.positive[self.feedback.decided].sum())
         return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, feedback)
-
-    def _leave_out_mined(self) -> str:
-        """Learn from feedback alone; mined pairs still are no negatives."""
-        nothing = torch.zeros_like(self.labels.positive)
-        self.labels = CandidateLabels(nothing, self.labels.ignored | self.labels.positive)
-        return "mined pairs were left out, because they are inconsistent: only feedback is learned"
 
     def _consistency(self, start: RoundStart, pool: Pool, size: InstanceSize) -> Consistency | None:
         if start.trust is not PairTrust.UNTESTED or not start.ranks.first:
@@ -142,12 +144,8 @@ class CalibratedMethod(Method):
             first_tuple=batch.first_tuple,
         )
         self.pool.give_back()
-        return Pairs(
-            pairs.query,
-            pairs.positive,
-            pairs.negative,
-            mined_ids=candidates,
-            mined=positive & eligible_candidates(candidates, batch.ids),
+        return replace(
+            pairs, mined_ids=candidates, mined=positive & eligible_candidates(candidates, batch.ids)
         )
 
     def _candidates(self, anchors: Tensor) -> tuple[Tensor, Tensor]:
@@ -237,9 +235,3 @@ def _label_in_blocks(
         positive[rows], ignored[rows] = found.positive, found.ignored
     pool.give_back()
     return CandidateLabels(positive, ignored)
-
-
-def _pool_size(settings: CalibratedSettings, images: int, size: InstanceSize) -> int:
-    """Room for three times the images of an instance that hold together, and for all of them."""
-    wanted = settings.pool if settings.pool != "auto" else max(_SMALLEST_POOL, 3 * size.core, size.reach)
-    return min(wanted, images - 1)

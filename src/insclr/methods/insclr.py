@@ -28,7 +28,7 @@ from insclr.mining.expand import (
     eligible_candidates,
     expand,
 )
-from insclr.mining.select import decision_similarities, query_set, select_in_batch
+from insclr.mining.select import Strategy, decision_similarities, query_set, select_in_batch
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
 from insclr.recipe import Auto, MethodSettings, Off, setting
@@ -47,7 +47,7 @@ class InsclrSettings(MethodSettings):
     )
     neighbours: int = setting(3, "N_b: neighbours of the anchor in a tuple", ge=1)
     pool: int = setting(500, "P: size of the candidate pool", ge=2)
-    strategy: Literal["nn", "augmented", "plain", "relative", "multiscale"] = setting(
+    strategy: Strategy = setting(
         "plain", "positives in the mini-batch: all neighbours (nn), or by which similarity"
     )
     batch_threshold: float | Auto = setting(0.65, "T_b: cosine above which a tuple member is positive")
@@ -89,7 +89,7 @@ class InsclrSettings(MethodSettings):
         return self.variant in ("D-anchor", "D")
 
     @property
-    def selection(self) -> str:
+    def selection(self) -> Strategy:
         """How members of a tuple are selected: variants A and B take all of them."""
         return "nn" if self.variant in ("A", "B") else self.strategy
 
@@ -153,7 +153,9 @@ class InsclrMethod(Method):
         pool = round_pool(descriptors, self.settings.pool, start.folder, start.ranks, start.device)
         self.sampler = TupleSampler(pool.ids, start.tuples, settings.neighbours, start.seed)
         self.pool = map_large_pool(pool, start.folder, start.ranks)
-        return Prepared(_criteria(self.settings), reasons)
+        unread = self.settings.unread()
+        criteria = {key: value for key, value in self.settings if key not in unread and key != "name"}
+        return Prepared(criteria, reasons)
 
     def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
         """One iteration: write the banks, select, mine, and label every pair."""
@@ -196,9 +198,7 @@ class InsclrMethod(Method):
         assert settings.sparsity != "auto"
         assert settings.memory_threshold != "auto"
         pool_ids, similarities, eligible = self._candidates(batch.ids, selected)
-        accepted = None
-        if settings.accept_above != "off":
-            accepted = similarities >= settings.accept_above
+        accepted = None if settings.accept_above == "off" else similarities >= settings.accept_above
         expansion = expand(
             plain,
             anchor_only(selected) if settings.variant == "D-anchor" else selected,
@@ -350,8 +350,3 @@ def _measure_settings(settings: InsclrSettings, start: RoundStart) -> tuple[Insc
     most = len(start) - 1
     changes |= {"pool": min(settings.pool, most), "k": min(settings.k, most)}
     return settings.with_(**changes), tuple(reasons)
-
-
-def _criteria(settings: InsclrSettings) -> dict[str, Any]:
-    unread = settings.unread()
-    return {key: value for key, value in settings if key not in unread and key != "name"}

@@ -7,28 +7,21 @@ from torch.nn import functional
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
 
-POOLINGS = ("gem", "gem-learned", "mac", "spoc", "rmac", "cls")
+_SMALLEST = 1e-6  # smaller activations are raised to it: a root has no gradient at 0
+_OVERLAP = 0.4  # of neighbouring regions of R-MAC
 
 
 class GeM(nn.Module):
     """Generalised mean (Radenovic 2018): p = 1 is the average (SPoC), p -> infinity the maximum (MAC)."""
 
-    def __init__(self, p: float = 3.0, learned: bool = False, smallest: float = 1e-6) -> None:
+    def __init__(self, p: float = 3.0, learned: bool = False) -> None:
         super().__init__()
-        self.smallest = smallest
-        if learned:
-            self.p: nn.Parameter | float = nn.Parameter(torch.tensor(p))
-        else:
-            self.p = p
-
-    def extra_repr(self) -> str:
-        """What tells this layer from another of its class."""
-        return f"p={float(self.p)}, smallest={self.smallest}"
+        self.p: nn.Parameter | float = nn.Parameter(torch.tensor(p)) if learned else p
 
     def forward(self, features: FeatureMap) -> Tensor:
         """Pool (batch, channels, height, width) to (batch, channels)."""
         # In float32 even under autocast: a cube overflows half precision.
-        powered = features.map.float().clamp(min=self.smallest).pow(self.p)
+        powered = features.map.float().clamp(min=_SMALLEST).pow(self.p)
         return powered.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 
@@ -51,14 +44,9 @@ class SPoC(nn.Module):
 class RMAC(nn.Module):
     """Regional maxima (Tolias 2016): unit-length MACs of overlapping squares at several scales, summed."""
 
-    def __init__(self, levels: int = 3, overlap: float = 0.4) -> None:
+    def __init__(self, levels: int = 3) -> None:
         super().__init__()
         self.levels = levels
-        self.overlap = overlap
-
-    def extra_repr(self) -> str:
-        """What tells this layer from another of its class."""
-        return f"levels={self.levels}, overlap={self.overlap}"
 
     def forward(self, features: FeatureMap) -> Tensor:
         """Pool (batch, channels, height, width) to (batch, channels)."""
@@ -76,7 +64,7 @@ class RMAC(nn.Module):
         extra = 0
         if longer > shorter:
             overlaps = [1 - (longer - shorter) / steps / shorter for steps in range(1, 7)]
-            extra = 1 + min(range(6), key=lambda i: abs(overlaps[i] - self.overlap))
+            extra = 1 + min(range(6), key=lambda i: abs(overlaps[i] - _OVERLAP))
         squares = []
         for level in range(1, self.levels + 1):
             side = max(1, 2 * shorter // (level + 1))
@@ -104,10 +92,7 @@ class ClassToken(nn.Module):
 
 
 def create_pooling(name: str, p: float = 3.0) -> nn.Module:
-    """The pooling layer called `name`, one of POOLINGS."""
+    """The pooling layer that a recipe names."""
     if name in ("gem", "gem-learned"):
         return GeM(p, learned=name == "gem-learned")
-    layers = {"mac": MAC, "spoc": SPoC, "rmac": RMAC, "cls": ClassToken}
-    if name not in layers:
-        raise UserError(f"No pooling is called {name!r}. There are: {', '.join(POOLINGS)}.")
-    return layers[name]()
+    return {"mac": MAC, "spoc": SPoC, "rmac": RMAC, "cls": ClassToken}[name]()

@@ -19,7 +19,7 @@ from insclr.mining.consistency import PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size
 from insclr.mining.own_views import Evidence, combine_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening
-from insclr.neighbours.pool import Pool, build_pool
+from insclr.neighbours.pool import build_pool
 from insclr.training.state import Run
 
 _MAX_LEARNED_FROM = 50_000  # images: enough for a covariance of a few thousand axes
@@ -115,7 +115,9 @@ def views_fc(
         positive = mine_pairs(evidence, pool, size, settings.variant, settings.neighbours).positive
         if not mined:
             positive = torch.zeros_like(positive)
-        first, second = _draw_pairs(positive, pool, generator)
+        first, place = positive.nonzero(as_tuple=True)
+        drawn = torch.randperm(len(first), generator=generator)[:_MAX_PAIRS]
+        first, second = first[drawn], pool.ids[first[drawn], place[drawn]].long()
         count = float(positive.sum())
         if feedback is not None:
             first, second = feedback.correct_pairs(first, second, generator)
@@ -159,12 +161,6 @@ def _whiten(x: Tensor, a: Tensor, root: Tensor, settings: CalibratedSettings) ->
     """Unit descriptors of images (N, D) and views (V, N, D), whitened by `root`."""
     plain, views = functional.normalize(x @ root, dim=1), functional.normalize(a @ root, dim=2)
     return combine_views(plain, views, voted=settings.votes)
-
-
-def _draw_pairs(positive: Tensor, pool: Pool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    first, place = positive.nonzero(as_tuple=True)
-    chosen = torch.randperm(len(first), generator=generator)[:_MAX_PAIRS]
-    return first[chosen], pool.ids[first[chosen], place[chosen]].long()
 
 
 def _scatter(differences: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ The contrastive loss pushes every negative above a margin with the same force; t
 hardest, and a positive that is closer than all negatives pulls no more.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from insclr.methods.pairs import BankPairs, Pairs
+from insclr.methods.pairs import Pairs
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,9 @@ def contrastive_loss(
     positives and the active negatives of each i before the difference; "batch" divides by all images of the tuple
     instead of by its query set.
     """
-    tuples, slots, dim = features.shape
-    rows = features.reshape(-1, dim)
-    in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
-    sums = _Sums(in_batch.new_zeros(pairs.query.shape), margin)
-    sums.add(in_batch, pairs.positive, pairs.negative)
-    query = pairs.query[..., None]  # (T, M, 1)
-    for bank in pairs.bank:
-        positive = None if bank.positive is None else query & bank.positive[:, None]
-        sums.add(_bank_similarities(features, bank), positive, query & bank.negative[:, None])
+    sums = _Sums(features.new_zeros(pairs.query.shape), margin)
+    for similar, positive, negative in _sources(features, pairs, batch):
+        sums.add(similar, positive, negative)
     return sums.value(pairs.query, normalise)
 
 
@@ -59,18 +54,10 @@ def softmax_loss(
     S are cosines divided by `temperature`; arguments as in `contrastive_loss`. A query image without positives
     adds nothing.
     """
-    tuples, slots, dim = features.shape
-    rows = features.reshape(-1, dim)
-    in_batch = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
-    sources = [(in_batch, pairs.positive, pairs.negative)]
-    query = pairs.query[..., None]  # (T, M, 1)
-    for bank in pairs.bank:
-        negative = query & bank.negative[:, None]
-        mined = torch.zeros_like(negative) if bank.positive is None else query & bank.positive[:, None]
-        sources.append((_bank_similarities(features, bank), mined, negative))
-    similar = torch.cat([one[0] for one in sources], dim=2)  # (T, M, J) over all sources
-    weight = torch.cat([one[1].to(similar.dtype) for one in sources], dim=2)
-    negative = torch.cat([one[2] for one in sources], dim=2)
+    sources = list(_sources(features, pairs, batch))
+    similar = torch.cat([s for s, _, _ in sources], dim=2)  # (T, M, J) over all sources
+    weight = torch.cat([torch.zeros_like(s) if p is None else p.to(s.dtype) for s, p, _ in sources], dim=2)
+    negative = torch.cat([n for _, _, n in sources], dim=2)
     logits = similar / temperature
     # A number instead of -inf: a query image without negatives has a gradient of zero, not NaN.
     against = logits.masked_fill(~negative, -1e4).logsumexp(2, keepdim=True)  # (T, M, 1)
@@ -89,12 +76,20 @@ def softmax_loss(
     )
 
 
-def _bank_similarities(features: Tensor, bank: BankPairs) -> Tensor:
-    """Similarities (T, M, P) to the rows of a bank."""
-    constants = bank.rows.detach()
-    if constants.dim() == 2:  # shared by all tuples
-        return features @ constants.T
-    return torch.bmm(features, constants.transpose(1, 2))
+def _sources(
+    features: Tensor, pairs: Pairs, batch: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """Similarities (T, M, J) to the images of the batch and to the rows of each bank; positives; negatives."""
+    tuples, slots, dim = features.shape
+    rows = features.reshape(-1, dim)
+    similar = (rows @ (rows if batch is None else batch).T).view(tuples, slots, -1)  # (T, M, B)
+    yield similar, pairs.positive, pairs.negative
+    query = pairs.query[..., None]  # (T, M, 1)
+    for bank in pairs.bank:
+        constants = bank.rows.detach()  # (T, P, D), or (P, D) where all tuples share them
+        similar = features @ (constants.T if constants.dim() == 2 else constants.transpose(1, 2))
+        positive = None if bank.positive is None else query & bank.positive[:, None]
+        yield similar, positive, query & bank.negative[:, None]
 
 
 class _Sums:

@@ -80,14 +80,7 @@ class RoundFeatures:
     def _read(
         self, network: DescriptorNetwork, recipe: RoundRecipe, views: int, *, maps: bool
     ) -> PooledFeatures:
-        spec = ViewSpec(
-            plain_size=recipe.plain_size,
-            augmented_size=recipe.augmented_size,
-            augmented=views,
-            crop=recipe.crop,
-            augmentation=recipe.augmentation,
-        )
-        found = self.stored.read(network, spec, maps=maps, precision=recipe.precision)
+        found = self.stored.read(network, view_spec(recipe, views), maps=maps, precision=recipe.precision)
         return found if self.usable is None else found.of(self.usable)
 
     def _maps_come_later(self, network: DescriptorNetwork, recipe: RoundRecipe) -> bool:
@@ -107,6 +100,12 @@ class RoundFeatures:
         with tempfile.NamedTemporaryFile(dir=self.cache) as file:  # the mapping keeps it, without a name
             reserve(file.fileno(), size * torch.float16.itemsize)
             return torch.from_file(file.name, shared=True, size=size, dtype=torch.float16).view(shape)
+
+
+def view_spec(recipe: RoundRecipe, augmented: int, *, plain: bool = True) -> ViewSpec:
+    """So many augmented views of every image, and the plain one."""
+    sizes = recipe.plain_size, recipe.augmented_size
+    return ViewSpec(*sizes, plain, augmented, recipe.crop, recipe.augmentation)
 
 
 def _view_settings(recipe: RoundRecipe) -> tuple[object, ...]:

@@ -7,29 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from insclr.data.loader import Collection, ViewSpec, view_batches
+from insclr.data.loader import Collection, view_batches
 from insclr.describe.collection_features import plain_features
 from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs
+from insclr.methods.method import Method
 from insclr.model.device import computed_in, short_floats
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.training.ema_teacher import EmaTeacher
+from insclr.training.round_features import view_spec
 from insclr.training.sources import gather_batch
 from insclr.training.synced_batch_norm import synced_batch_norm
-
-
-def step_views(recipe: RoundRecipe, needs: Needs) -> ViewSpec:
-    """The views of an image that a step of this round needs."""
-    return ViewSpec(
-        plain_size=recipe.plain_size,
-        augmented_size=recipe.augmented_size,
-        plain=needs.plain or bool(needs.scales),
-        augmented=needs.augmented,
-        crop=recipe.crop,
-        augmentation=recipe.augmentation,
-    )
 
 
 class ImageSource:
@@ -58,12 +47,12 @@ class ImageSource:
 
     def batches(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of the steps first ... last - 1."""
-        ranks, share = self.ranks, self.ranks.share(self.recipe.tuples)  # this rank's tuples
+        ranks, needs, share = self.ranks, self.method.needs, self.ranks.share(self.recipe.tuples)
         slots = self._ids(first).shape[1]
         batches = view_batches(
             self.collection,
             (self._ids(step).flatten().tolist() for step in range(first, last)),
-            step_views(self.recipe, self.method.needs),
+            view_spec(self.recipe, needs.augmented, plain=needs.plain or bool(needs.scales)),
             seed=self.seed,
             first_batch=first,
             first_position=share.start * slots,
@@ -99,10 +88,18 @@ class ImageSource:
         return torch.cat(self.ranks.collect(made))
 
     def _wrap_network(self) -> nn.Module:
+        """The network; of several ranks, one whose gradients are averaged as soon as the backward pass has them.
+
+        Buffers need no copying: batch-norm is frozen or synced. A static graph allows layers without gradient.
+        """
         if self.ranks.alone:
             return self.network
         if self._averaging is None:
-            self._averaging = _averaging(self.network)
+            # Depthwise filters come channels-last from the backward pass; copying these few numbers costs nothing.
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            self._averaging = DistributedDataParallel(
+                self.network, broadcast_buffers=False, static_graph=True
+            )
         return self._averaging
 
     def _ids(self, step: int) -> Tensor:
@@ -140,13 +137,3 @@ class ImageSource:
         with computed_in(short_floats(precision, device), device):
             descriptors: Tensor = network(pixels.to(device, non_blocking=True))
         return descriptors.float()
-
-
-def _averaging(network: DescriptorNetwork) -> nn.Module:
-    """The network with gradients that are averaged over ranks as soon as the backward pass has them.
-
-    Buffers need no copying: batch-norm is frozen or synced. A static graph allows layers without gradient.
-    """
-    # Depthwise filters come channels-last from the backward pass; copying these few numbers costs nothing.
-    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-    return DistributedDataParallel(network, broadcast_buffers=False, static_graph=True)

@@ -45,19 +45,18 @@ class PooledSource:
             views, teacher = self.views[view, ids], self.teacher
             yield Batch(
                 ids.to(self.network.device),
-                self._head(views),
-                plain=self._constant(self.network, self.plain[ids]) if needs.plain else None,
-                scales=tuple(self._constant(self.network, scale[ids]) for scale in self.scales),
-                teacher=None if teacher is None else self._constant(teacher.network, views),
+                self.network.head(views.float().to(self.network.device)),
+                plain=_constant(self.network, self.plain[ids]) if needs.plain else None,
+                scales=tuple(_constant(self.network, scale[ids]) for scale in self.scales),
+                teacher=None if teacher is None else _constant(teacher.network, views),
             )
 
     def pool_features(self) -> Tensor:
         """Pooled features (N, C) of the plain views: they stay what they were."""
         return self.plain
 
-    def _head(self, pooled: Tensor) -> Tensor:
-        return self.network.head(pooled.float().to(self.network.device))
 
-    @torch.no_grad()
-    def _constant(self, network: DescriptorNetwork, pooled: Tensor) -> Tensor:
-        return network.head(pooled.float().to(network.device))
+@torch.no_grad()
+def _constant(network: DescriptorNetwork, pooled: Tensor) -> Tensor:
+    """Descriptors without gradient."""
+    return network.head(pooled.float().to(network.device))
