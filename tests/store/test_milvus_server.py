@@ -180,7 +180,7 @@ def test_an_error_of_the_server_is_reported_without_its_stack_trace(
         raise MilvusException(message=said)
 
     monkeypatch.setattr("pymilvus.MilvusClient.upsert", fails)
-    with pytest.raises(StoreUnavailable, match=r"does not answer as it should: attempt #0: broken$"):
+    with pytest.raises(StoreUnavailable, match=r"reports an error: attempt #0: broken$"):
         store.upsert(pictures(1), unit_vectors(1))
 
 
@@ -243,7 +243,7 @@ def test_a_server_that_takes_no_more_writes_is_reported(
     monkeypatch.setattr(module, "WRITE_TIMEOUT", 5.0)
     try:
         store = create_store(f"{server.address}/photos", INFO)
-        with pytest.raises(UserError, match="refuses it, for a quota or want of memory or disk"):
+        with pytest.raises(UserError, match="because of a quota or too little memory or disk"):
             store.upsert(pictures(2), unit_vectors(2))
     finally:
         server.stop()

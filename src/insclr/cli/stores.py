@@ -201,7 +201,7 @@ def calibrate(
 def _refuse_token(token: str) -> None:
     if token:
         raise UserError(
-            "A token on the command line can be read by everybody on this machine: write it into a file and give "
+            "A token on the command line can be read by every user of this machine: write it into a file and give "
             "that as --token-file, or set INSCLR_TOKEN, or let --make-token make one."
         )
 

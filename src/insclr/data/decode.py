@@ -1,4 +1,4 @@
-"""From a file to an upright RGB image, or to a short reason why there is none."""
+"""Decode an image file into an upright RGB image, or give a short reason why it cannot be decoded."""
 
 import errno
 import functools
@@ -38,15 +38,15 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0
 
 LARGE_PIXELS = 16_000_000
 _BAND_PIXELS = 4_000_000
-_BLOCK = 16_384  # bytes handed to a decoder at once: between two blocks the clock is read
+_BLOCK = 16_384  # bytes handed to a decoder at once: the time limit is checked between two blocks
 
 Box = tuple[float, float, float, float]
-# Makes an image of a stream, and whether the first bytes are of its format.
+# A function that reads an image from a stream, and one that recognises the format by its first bytes.
 _Reader = tuple[Callable[..., ImageFile.ImageFile], Callable[[bytes], bool | str] | None]
 
 
 class Header(NamedTuple):
-    """What a file says about its image before it is decoded."""
+    """Format and size of an image, read from the header of its file."""
 
     format: str
     width: int
@@ -56,10 +56,10 @@ class Header(NamedTuple):
 def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.Image:
     """The image in `file`: RGB, upright by its EXIF orientation, first frame, transparency over white.
 
-    `longest` is the largest longest side anybody will ask of the image: a JPEG is then decoded at 1/2, 1/4
-    or 1/8 where that leaves at least so much, which saves most of the work on large photos, and so is any other
-    image above LARGE_PIXELS. The result is never enlarged, and smaller than the file says only by that. Raises
-    BadImage, and nothing else, when the file gives no image or one that costs more than `decode_limits` allow.
+    `longest` is the longest side that the caller needs. A JPEG is then decoded at 1/2, 1/4 or 1/8 where at least
+    `longest` pixels remain, which saves most of the work on large photos. Any other image above LARGE_PIXELS is
+    reduced in the same way. The image is never enlarged. BadImage is the only error: the file holds no image, or one
+    that exceeds `decode_limits`.
     """
     with _open_image(file) as (image, content):
         stored = image.size
@@ -72,16 +72,15 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
 
 
 def read_header(file: Path | BinaryIO | bytes) -> Header:
-    """Format and stored size of the image in `file`; raises BadImage where not even these can be read."""
+    """Format and stored size of the image in `file`; raises BadImage when the header cannot be read."""
     with _open_image(file) as (image, _):
         return Header(image.format or "unknown", image.width, image.height)
 
 
 def read_image_bytes(file: Path) -> bytes:
-    """The content of an image's file, read once so that what is hashed is what is decoded.
+    """The content of an image file, read once so that the hashed bytes are the decoded bytes.
 
-    For a RAW photo it is that of its preview, for a frame of a video that of the frame. BadImage when it cannot be
-    read.
+    A RAW photo gives its preview, a frame of a video gives that frame. Raises BadImage when the file cannot be read.
     """
     with _explain_errors():
         return read_content(file)
@@ -90,7 +89,7 @@ def read_image_bytes(file: Path) -> bytes:
 def crop_box(image: Image.Image, box: Box) -> Image.Image:
     """The part of `image` inside `box` (left, top, right, bottom in pixels of this image).
 
-    A box that sticks out is clipped with a warning; one that holds nothing of the image is a UserError.
+    A box that exceeds the image is clipped with a warning; a box outside the image is a UserError.
     Boxes are given in pixels of the file, so decode without `longest` before cropping.
     """
     if not all(math.isfinite(side) for side in box):
@@ -109,7 +108,7 @@ def crop_box(image: Image.Image, box: Box) -> Image.Image:
 
 @contextmanager
 def _open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
-    """The image with its header read and judged, and the file's content; what goes wrong becomes BadImage."""
+    """Read and check the header of an image; yields the image and the file's content. Any error becomes BadImage."""
     with _explain_errors():
         if isinstance(file, Path):
             content = read_content(file)
@@ -122,6 +121,7 @@ def _open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.Image
 
 
 def read_content(path: Path) -> bytes:
+    """The bytes of an image file, of the preview in a RAW photo, or of a frame of a video."""
     file, seconds = split_frame(path)
     suffix = file.suffix.lower()
     if suffix in VIDEOS:
@@ -142,8 +142,8 @@ def _explain_errors() -> Iterator[None]:
         yield
     except BadImage:
         raise
-    # Broken files make Pillow's parsers raise nearly anything (struct.error, KeyError, zlib.error, ...), and
-    # no broken file may stop a run.
+    # Broken files make Pillow's parsers raise many kinds of errors (struct.error, KeyError, zlib.error, ...).
+    # No broken file may stop a run.
     except Exception as error:
         raise BadImage(_reason(error)) from error
 
@@ -170,17 +170,17 @@ def _open(stream: TimedBytes) -> ImageFile.ImageFile:
 
 
 def load_readers() -> None:
-    """Import the readers of all formats now, for a process that limits itself before it decodes."""
+    """Import the readers of all formats now; a process calls this before it limits its own memory."""
     _readers()
     _heif_reader()
 
 
 @functools.cache
 def _readers() -> list[_Reader]:
-    """Pillow's readers for our formats, and no others: to import them all takes as long as to decode a photo.
+    """Pillow's readers for our formats only: importing all of them takes as long as decoding a photo.
 
-    They are called one by one instead of through Image.open, which judges the size by a limit and a warning
-    that belong to the whole process and may be changed by anyone.
+    We call them directly instead of Image.open. Image.open checks the size against a limit of the whole process,
+    which any other library may change.
     """
     for name in _FORMATS:
         import_module(f"PIL.{name}ImagePlugin")
@@ -189,20 +189,20 @@ def _readers() -> list[_Reader]:
 
 @functools.cache
 def _heif_reader() -> _Reader:
-    import pillow_heif  # only where there is such a file: the command line starts with this module
+    import pillow_heif  # imported late: every command imports this module
 
     pillow_heif.register_heif_opener()
-    # The images of a collection are decoded side by side already.
+    # Several workers already decode images in parallel.
     pillow_heif.options.DECODE_THREADS = 1
     return Image.OPEN["HEIF"]
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    # Damaged EXIF data is no reason to lose a good image: it then counts as upright.
+    # An image with damaged EXIF data is used as if it were upright.
     try:
         ImageOps.exif_transpose(image, in_place=True)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, struct.error):
-        logger.debug("EXIF data cannot be read: the picture is taken as upright")
+        logger.debug("EXIF data cannot be read: the image is used as upright")
     return image
 
 
@@ -212,7 +212,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         return _over_white(image)
     made = image.convert("RGB") if image.mode != "RGB" else image._new(image.im)
-    made.info = {}  # no metadata, and by `_new` no file: only the pixels go on
+    made.info = {}  # keep the pixels only: no metadata, and no open file (`_new`)
     return made
 
 
@@ -226,10 +226,10 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _deep_to_rgb(image: Image.Image) -> Image.Image:
-    """Greyscale of more than 8 bits to 8: Pillow's own conversion clips everything above 255 to white."""
+    """Convert deep greyscale to 8 bits; Pillow's own conversion clips all values above 255."""
     peak = max(float(_values(band).max()) for _, band in _bands(image))
-    # Integers span 0..65535 (Pillow gives 16-bit PNM as mode I too). Floats are 0..1 by custom, but some
-    # programs write 8- or 16-bit numbers as floats. Beyond all of these the brightest pixel becomes white.
+    # Integers span 0..65535 (Pillow reads 16-bit PNM as mode I too). Floats usually span 0..1, but some
+    # programs write 8- or 16-bit values as floats. For larger values the brightest pixel becomes white.
     customary = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     white = next((top for top in customary if peak <= top), peak)
     made = Image.new("RGB", image.size)
@@ -244,14 +244,14 @@ def _values(band: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _bands(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
-    """Strips of the image from top to bottom with their places: conversions need little memory beside it."""
+    """Horizontal strips of the image with their positions, so that a conversion needs little extra memory."""
     rows = max(1, _BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         yield (0, top), image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
 def _reduce(image: Image.Image, longest: int | None) -> Image.Image:
-    """A very large image at 1/2, 1/4 or 1/8, like a drafted JPEG, where that leaves at least `longest`."""
+    """Reduce a very large image to 1/2, 1/4 or 1/8, as a JPEG is, where at least `longest` pixels remain."""
     if longest is None or image.width * image.height <= LARGE_PIXELS:
         return image
     factor = max(f for f in (1, 2, 4, 8) if max(image.size) // f >= longest or f == 1)
@@ -266,12 +266,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, IsADirectoryError):
         return "a folder, not an image"
     if isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.EFBIG):
-        return str(error.strerror)  # as `insclr.files` says it
+        return str(error.strerror)  # the sentence that `insclr.files` wrote
     if isinstance(error, MemoryError):
         return "not enough memory to decode it"
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read: {error.strerror or errno.errorcode.get(error.errno, error.errno)}"
     text = " ".join(str(error).split())
     if isinstance(error, EOFError) or "truncated" in text.lower():
-        return "truncated: the file ends before the picture does"
+        return "truncated: the file ends before the image does"
     return f"corrupt: {text or type(error).__name__}"

@@ -1,4 +1,4 @@
-"""What decoding one file may cost: bytes of memory, scans of a JPEG, seconds. All but the time is judged before."""
+"""Limits of decoding one file: memory, scans of a JPEG, seconds. All but the time are checked before decoding."""
 
 import io
 import os
@@ -10,29 +10,29 @@ from contextlib import contextmanager
 
 from PIL import Image, ImageFile
 
-# As large as the largest phone photos. It is checked against the header, so a file of a few bytes
-# that claims a giant image costs nothing.
+# The size of the largest phone photos. It is checked against the header, so a small file that
+# announces a giant image costs nothing.
 MAX_PIXELS = 200_000_000
 MAX_FILE_BYTES = 300_000_000
-# Of memory at the peak of decoding one file, its own bytes included. As RGB it is what MAX_PIXELS need.
+# Peak memory of decoding one file, including the file itself. An RGB image of MAX_PIXELS needs this much.
 MAX_DECODED_BYTES = 800_000_000
-# Encoders write about 10 scans, every scan of a progressive JPEG costs a pass over the whole image.
+# Encoders write about 10 scans. Every scan of a progressive JPEG costs a pass over the whole image.
 MAX_SCANS = 100
 _MAX_SCANNED_PIXELS = 4_000_000_000
 MAX_SECONDS = 30.0
 
-# Bytes a pixel as Pillow keeps it; modes that are not named take 4 (RGB too).
+# Bytes per pixel in Pillow; all other modes take 4 (RGB too).
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
-# Bytes a pixel that the decoder holds besides, measured.
+# Additional bytes per pixel in the decoder, measured.
 _DECODER_BYTES = {"WEBP": 12, "AVIF": 12, "HEIF": 8, "TIFF": 4}
-_COEFFICIENT_BYTES = 2  # a component and pixel, kept of the whole image where a JPEG has several scans
+_COEFFICIENT_BYTES = 2  # per component and pixel: a JPEG of several scans keeps them for the whole image
 _OUTPUT_BYTES = 4
 _LARGE = 200_000_000  # bytes: above, a process decodes one image at a time
 _ORIENTATION = 0x0112
 
 
 class BadImage(Exception):
-    """A file that gives no image; `reason` says why in a few words."""
+    """A file cannot be decoded; `reason` is a short explanation."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class BadImage(Exception):
 
 
 class TimedBytes(io.BytesIO):
-    """A file's content in memory that decoders can read for MAX_SECONDS only."""
+    """The content of a file in memory; decoders can read it for MAX_SECONDS."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -48,7 +48,7 @@ class TimedBytes(io.BytesIO):
         self._end = time.monotonic() + MAX_SECONDS
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes; BadImage when time is up. Decoders ask for a few thousand at a time."""
+        """The next bytes; BadImage when the time is over. Decoders read a few thousand bytes at a time."""
         if time.monotonic() > self._end:
             raise BadImage(f"takes longer than {MAX_SECONDS:g} s to decode")
         return super().read(size)
@@ -64,9 +64,9 @@ def require_few_pixels(width: int, height: int, limit: int = MAX_PIXELS) -> None
 
 @contextmanager
 def affordable(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> Iterator[None]:
-    """Decode `image` in this block: BadImage if it costs too much, and large ones wait for each other.
+    """Decode `image` in this block: BadImage if it needs too much memory; large images are decoded one at a time.
 
-    `stored` is the size in the file, `image.size` the one it is decoded at.
+    `stored` is the size in the file, `image.size` the decoded size.
     """
     cost = len(content) + _decoding_bytes(image, stored, content)
     if cost > MAX_DECODED_BYTES:
@@ -84,7 +84,7 @@ def affordable(image: ImageFile.ImageFile, stored: tuple[int, int], content: byt
 def _decoding_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
     pixels = image.width * image.height
     kept = _BYTES.get(image.mode, 4)
-    # An image that is not upright RGB yet is held twice while it is made so.
+    # An image that is not upright RGB is in memory twice during the conversion.
     ready = image.mode == "RGB" and not image.has_transparency_data and _upright(image)
     peak = pixels * (kept + max(_DECODER_BYTES.get(image.format or "", 0), 0 if ready else _OUTPUT_BYTES))
     if image.format in ("JPEG", "MPO"):
@@ -93,7 +93,7 @@ def _decoding_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content
 
 
 def _coefficient_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
-    """What a JPEG of several scans needs besides; BadImage for too many of them."""
+    """Additional memory of a JPEG with several scans; BadImage for too many scans."""
     scans, in_first = count_scans(content)
     pixels = stored[0] * stored[1]
     if scans > MAX_SCANS or scans * pixels > _MAX_SCANNED_PIXELS:
@@ -104,14 +104,14 @@ def _coefficient_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], cont
     return pixels * components * _COEFFICIENT_BYTES
 
 
-# Inside a scan FF is followed by 00 or a restart marker; anything else is the next segment. A pattern that begins
-# with one certain byte is found fifty times as fast as one that begins with "one or more of it".
+# Inside a scan FF is followed by 00 or a restart marker; any other byte begins the next segment. The pattern begins
+# with exactly one FF, because "one or more" is fifty times slower to find.
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
 
 def count_scans(content: bytes) -> tuple[int, int]:
-    """How many scans a JPEG has, and how many components its first one holds. Nothing is decoded.
+    """The number of scans of a JPEG, and of components in the first one, without decoding.
 
     Counting stops soon after MAX_SCANS.
     """
@@ -132,7 +132,7 @@ def count_scans(content: bytes) -> tuple[int, int]:
 def _upright(image: Image.Image) -> bool:
     try:
         return bool(image.getexif().get(_ORIENTATION, 1) == 1)
-    except Exception:  # damaged EXIF data raises nearly anything, and then counts as upright
+    except Exception:  # damaged EXIF data raises many kinds of errors: the image is used as upright
         return True
 
 
@@ -144,5 +144,5 @@ def _new_turn() -> None:
     _large_turn = threading.Lock()
 
 
-# A process that is forked while another thread decodes must not wait for it.
+# A process forked while another thread decodes must not wait for that thread.
 os.register_at_fork(after_in_child=_new_turn)

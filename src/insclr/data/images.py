@@ -1,4 +1,4 @@
-"""The IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
+"""Read the IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
 
 import logging
 import os
@@ -16,19 +16,19 @@ from insclr.progress import working
 
 logger = logging.getLogger(__name__)
 
-# So many paths of a list are looked up on disk before it is believed that a list's base folder is wrong.
+# A list whose first 100 paths do not exist has the wrong base folder.
 _PROBED = 100
 
-_VISIBLE_SAMPLE = 100  # files looked for to tell whether a list is of this machine
+_VISIBLE_SAMPLE = 100  # files checked to decide whether the images of a list are on this machine
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images in a fixed order; an image's id is its place in `paths`.
+    """Images in a fixed order; the id of an image is its position in `paths`.
 
-    Paths are posix and relative to `root`, or absolute where an image lies outside it; a frame of a video is
-    VIDEO#t=SECONDS. `columns` are the further columns of a CSV or Parquet list, one text per image. `not_read` counts
-    by kind what else was found.
+    Paths are posix and relative to `root`, or absolute for an image outside it; a frame of a video is
+    VIDEO#t=SECONDS. `columns` are the other columns of a CSV or Parquet list, one text per image. `not_read` counts
+    the other files by kind.
     """
 
     root: Path
@@ -40,7 +40,7 @@ class ImageList:
         return len(self.paths)
 
     def file(self, i: int) -> Path:
-        """Where image `i` lies on disk."""
+        """The file of image `i`."""
         return self.root / self.paths[i]
 
     def subset(self, ids: Iterable[int]) -> "ImageList":
@@ -51,7 +51,7 @@ class ImageList:
 
 
 def require_listed(source: str | Path) -> Path:
-    """Where the images or their list are; UserError where nothing is."""
+    """The path of the images or their list; UserError when it does not exist."""
     source = Path(source).expanduser()
     if not is_text(str(source)):
         raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
@@ -65,8 +65,8 @@ def require_listed(source: str | Path) -> Path:
 def list_images(source: str | Path) -> ImageList:
     """List the images of a folder (recursively, in natural order), or of a .txt, .csv or .parquet list.
 
-    Paths in a list are relative to the folder of the list. A source that is missing, malformed or without
-    images is a UserError.
+    Paths in a list are relative to the folder of the list. A missing or malformed source, or one without
+    images, is a UserError.
     """
     source = require_listed(source)
     if source.is_dir():
@@ -94,13 +94,13 @@ def require_usable(usable: int, source: str | Path) -> None:
     if usable < 2:
         raise UserError(
             f"{source} has {usable} usable image{'' if usable == 1 else 's'}; at least 2 are needed. "
-            f"`insclr check {source}` tells which files cannot be read and why."
+            f"`insclr check {source}` lists the files that cannot be read and why."
         )
 
 
 def natural_key(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
-    """Sort key that puts img2 before img10, folder by folder."""
-    # Splitting at a group gives text, number, text, ...: equal places always hold equal types.
+    """Sort key with img2 before img10, folder by folder."""
+    # Splitting at a group gives text, number, text, ...: equal positions always have equal types.
     parts = (re.split(r"(\d+)", part) for part in path.casefold().split("/"))
     return tuple(tuple(int(t) if k % 2 else t for k, t in enumerate(part)) for part in parts), path
 
@@ -132,7 +132,7 @@ def _scan(root: Path) -> ImageList:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Every visible file under `root`; each real folder once, under its own name rather than a link's."""
+    """Every visible file under `root`; each real folder once, under its own name and not the name of a link."""
     folders, linked = [root], list[Path]()
     seen: set[tuple[int, int]] = set()
     while folders or linked:
@@ -159,7 +159,7 @@ def _walk(root: Path) -> Iterator[Path]:
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself: decoding says what is wrong with it
+    except OSError:  # a link to itself: decoding reports the error
         return False
 
 
@@ -205,8 +205,8 @@ def _text_of(source: Path) -> str:
 
 
 def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple[str, ...]:
-    """Paths made relative to the list's folder; an empty or repeated one is an error that says where."""
-    root = os.path.abspath(source.parent)  # noqa: PTH100 (without resolving links: names stay the user's)
+    """Paths relative to the folder of the list; an empty or repeated path is an error that names the line."""
+    root = os.path.abspath(source.parent)  # noqa: PTH100 (links stay unresolved: keep the names that the user wrote)
     first_seen: dict[str, int] = {}
     for number, text in rows:
         if not text:
@@ -221,7 +221,7 @@ def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple
 
 
 def require_visible(images: ImageList) -> None:
-    """Refuse a list none of whose files is here: another process made it, on another machine."""
+    """Refuse a list whose files are not on this machine: a process on another machine made it."""
     step = max(1, len(images) // _VISIBLE_SAMPLE)
     if not any(on_disk(images.file(i)).exists() for i in range(0, len(images), step)):
         raise UserError(

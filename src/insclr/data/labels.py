@@ -1,4 +1,4 @@
-"""labels.csv: which image shows which instance, and how to read it without surprises."""
+"""Read labels.csv: the instance that each image shows, with optional roles and boxes."""
 
 import math
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Labels:
 
     @property
     def query_boxes(self) -> tuple[Box | None, ...] | None:
-        """The boxes of what is searched for. That of a row with the role "index" only says where the instance is."""
+        """The boxes of the queries. The box of a row with the role "index" only marks the instance."""
         if self.boxes is None or self.roles is None:
             return self.boxes
         return tuple(
@@ -63,7 +63,7 @@ class Labels:
         return np.unique(np.array(self.instances), return_inverse=True)[1].astype(np.int64)
 
     def role_ids(self, role: str) -> Ids:
-        """The rows that play this role; all rows when the file has no role column."""
+        """The rows with this role; all rows when the file has no role column."""
         if self.roles is None:
             return np.arange(len(self))
         return np.flatnonzero(np.array(self.roles) == role)
@@ -101,7 +101,7 @@ def read_labels(file: Path | str, root: Path | str | None = None) -> Labels:
 
 
 def match_instances(labels: Labels, images: ImageList) -> "Tensor":
-    """The true instance of every image as a number, -1 where the labels do not name it."""
+    """The true instance of every image as a number, -1 for images without a label."""
     by_file = {
         (labels.root / path).resolve(): number
         for path, number in zip(labels.paths, labels.instance_ids().tolist(), strict=True)
@@ -112,7 +112,7 @@ def match_instances(labels: Labels, images: ImageList) -> "Tensor":
             f"None of the labels names an image of the collection: labels' paths are relative to {labels.root} "
             f"(for example {labels.root / labels.paths[0]}), the images lie in {images.root}."
         )
-    import torch  # here: labels that cannot be read are told before it is loaded
+    import torch  # imported late: unreadable labels are reported before torch is loaded
 
     return torch.tensor(found)
 

@@ -1,4 +1,4 @@
-"""Videos: some of their key frames, each an image of its own."""
+"""Read key frames of videos, each as an image."""
 
 import logging
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from insclr.files import open_file
 logger = logging.getLogger(__name__)
 
 MAX_FRAMES = 12  # of one video
-_SECONDS_APART = 2.0  # at least, between two frames
-_HALF_A_DIGIT = 0.05  # names have one decimal: the frame may be so much later than its name says
+_SECONDS_APART = 2.0  # minimum between two frames
+_HALF_A_DIGIT = 0.05  # seconds: names have one decimal, so a frame may be this much later than its name
 
 
 def frame_names(video: Path, path: str) -> list[str]:
-    """The names of evenly spaced key frames of the video that is listed as `path`; just `path` if it has none.
+    """The names of evenly spaced key frames of the video that is listed as `path`; only `path` if it has none.
 
-    Decoding then says what is wrong with it.
+    Decoding that path then reports the error.
     """
     try:
         with _open_video(video) as (container, stream):
@@ -45,7 +45,7 @@ def video_frame(video: Path, seconds: float | None) -> bytes:
         for frame in container.decode(stream):
             require_few_pixels(frame.width, frame.height)
             image = Image.fromarray(frame.to_ndarray(format="rgb24"))
-            # A phone stores how the picture is to be turned, counterclockwise.
+            # A phone stores the rotation of the image, counterclockwise.
             turned = image.rotate(frame.rotation, expand=True) if frame.rotation else image
             return as_ppm(np.asarray(turned))
     raise BadImage("a video without a picture")
@@ -53,7 +53,7 @@ def video_frame(video: Path, seconds: float | None) -> bytes:
 
 @contextmanager
 def _open_video(video: Path) -> Iterator[tuple[Any, Any]]:
-    """The container and its video stream, to be decoded by one thread; what goes wrong becomes BadImage."""
+    """Open the container and its video stream for decoding by one thread; any error becomes BadImage."""
     try:
         import av
     except ImportError:
@@ -69,14 +69,14 @@ def _open_video(video: Path) -> Iterator[tuple[Any, Any]]:
                 yield container, stream
         except BadImage:
             raise
-        # A broken file makes the demuxer's numbers and names anything, and no broken file may stop a run.
+        # A broken file makes the demuxer raise many kinds of errors. No broken file may stop a run.
         except Exception as error:
             reason = getattr(error, "strerror", None) or "its container cannot be read"
             raise BadImage(f"corrupt video: {reason}") from error
 
 
 def _key_times(container: Any, stream: Any) -> list[float]:
-    """When the key frames are that come before evenly spaced moments, in seconds."""
+    """The times in seconds of the last key frames before evenly spaced moments."""
     duration = _duration(container)
     count = max(1, min(MAX_FRAMES, int(duration / _SECONDS_APART)))
     times: list[float] = []

@@ -1,1 +1,1 @@
-"""Whole jobs made of several rooms: train and report, the demo, ablation tables."""
+"""Whole jobs that combine several packages: train and report, the demo, ablation tables."""

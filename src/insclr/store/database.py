@@ -1,4 +1,4 @@
-"""The SQLite file of a store: opened durably, or read-only, with its errors in words for people."""
+"""Open the SQLite file of a store, for durable writes or read-only, and explain its errors."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ from insclr.errors import UserError
 
 
 class DamagedFile(UserError):
-    """A file that holds no rows of ours."""
+    """The file is not a readable database of insclr."""
 
 
 def connect(file: Path) -> sqlite3.Connection:
-    """Open the database, making it where there is none; UserError when it cannot be one."""
+    """Open the database, or create it; UserError when the file is no database."""
     options: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "isolation_level": None}
     with explain_errors(file):
         if file.exists() and not os.access(file.parent, os.W_OK):
@@ -24,8 +24,8 @@ def connect(file: Path) -> sqlite3.Connection:
         rows: sqlite3.Connection = sqlite3.connect(file, **options)
         try:
             rows.execute("PRAGMA journal_mode = WAL")
-            # A batch that was told to be written stays written, even after a power cut: one fsync (some
-            # milliseconds) beside the seconds that describing a batch takes.
+            # A batch that was reported as written survives a power cut. One fsync takes milliseconds,
+            # describing a batch takes seconds.
             rows.execute("PRAGMA synchronous = FULL")
         except BaseException:
             rows.close()
@@ -34,7 +34,7 @@ def connect(file: Path) -> sqlite3.Connection:
 
 
 def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connection:
-    """Open the database on a read-only disk: without a log of unfinished writes it needs no file beside it."""
+    """Open the database on a read-only disk, where SQLite cannot create its log."""
     log = file.with_name(f"{file.name}-wal")
     if log.exists() and log.stat().st_size:
         raise UserError(
@@ -49,7 +49,7 @@ def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connectio
 
 @contextmanager
 def explain_errors(file: Path) -> Iterator[None]:
-    """Turn SQLite's errors into UserErrors, a full or read-only disk into the OSError it is."""
+    """Convert SQLite's errors into UserErrors, and those of a full or read-only disk into OSErrors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -66,5 +66,5 @@ def explain_errors(file: Path) -> Iterator[None]:
 
 
 def report_damage(file: Path, error: Exception) -> UserError:
-    """What to say of a file that holds no rows of ours."""
+    """The error to raise for a damaged database."""
     return DamagedFile(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")

@@ -1,9 +1,9 @@
-"""A connection to a Milvus server: what all reads and writes of the cluster store have in common.
+"""The connection to a Milvus server, which all reads and writes of the cluster store use.
 
-Milvus answers a read from what its query nodes have seen so far; waiting until they have seen everything ("Strong")
-takes a fifth of a second. Here the first read of a collection waits, so that what was written before the store was
-opened is found, and so does the first read after a write of our own; other reads may be up to 5 seconds behind what
-other processes write (Milvus' "Bounded").
+A read of Milvus covers the writes that its query nodes have received so far; waiting for all of them ("Strong") takes
+0.2 seconds. The first read of a collection waits, so that it covers all rows written before the store was opened. The
+first read after our own write waits too. Other reads may be up to 5 seconds behind the writes of other processes
+(Milvus' "Bounded").
 """
 
 import json
@@ -25,7 +25,7 @@ from insclr.store.rows import StoreUnavailable
 TOKEN = "INSCLR_MILVUS_TOKEN"  # environment variable: user:password, or an API key
 HALF_MADE = "the store at {uri} was left half made: run `insclr index` again"
 MAX_RESULTS = 16_384  # of one query: Milvus' own limit
-_OLDEST = (2, 3)  # upsert and cosine came with it
+_OLDEST = (2, 3)  # the first version with upsert and cosine
 _PART, _PAGE = 1000, 10_000  # rows in one message: with descriptors (64 MB is the limit), and without
 MAX_HITS_PER_MESSAGE = 500_000
 _CONNECT, _ANSWER, _LOAD = 10.0, 60.0, 900.0  # seconds
@@ -33,16 +33,16 @@ WRITE_TIMEOUT = (
     180.0  # seconds: a killed server needs half a minute to restart, and an indexing run waits for it
 )
 _SETTLE = 900.0  # seconds that an indexing run waits for Milvus' own index
-_BUSY = 0.5  # seconds before a server that is starting is asked again
-_LONGEST = 300  # characters of what a server says
-# Rows packed to half a byte for two numbers, in groups; what looks best is compared exactly. Built in a fraction of
-# the time of a graph (HNSW), and finds more where nothing lies in groups. Segments of under 1,024 rows are scanned.
-_GROUPS = 256  # of a segment, all of which are looked at
+_BUSY = 0.5  # seconds before the next request to a server that is starting
+_LONGEST = 300  # characters of an error message of the server
+# SCANN: quantised rows in groups, whose best candidates are compared exactly. It is built in a fraction of the time
+# of a graph (HNSW), and has a higher recall for data without clusters. Milvus scans segments of under 1,024 rows.
+_GROUPS = 256  # per segment: a search reads all of them
 _INDEX = {"index_type": "SCANN", "metric_type": "COSINE", "params": {"nlist": _GROUPS}}
-UNUSED = "unused"  # the vector of a collection of texts, which must have one
+UNUSED = "unused"  # the vector field that Milvus requires in a collection of texts
 _SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of such collections
 _EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that are compared exactly
-_PASSING = ("not ready", "not loaded", "not available", "unavailable", "no available", "deadlineexceeded")
+_TEMPORARY = ("not ready", "not loaded", "not available", "unavailable", "no available", "deadlineexceeded")
 _DENIED = ("quota", "limit exceeded", "deny", "rate limit", "ratelimiter", "no space")
 
 Fields = Mapping[str, Mapping[str, Any]]  # what pymilvus' `add_field` takes, by the fields' names
@@ -51,15 +51,15 @@ Fields = Mapping[str, Mapping[str, Any]]  # what pymilvus' `add_field` takes, by
 class MilvusServer:
     """The server of an address `http://host:port/NAME`, or a Milvus Lite file, and its collections.
 
-    What goes wrong is a UserError in one sentence.
+    Every error is a UserError in one sentence.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         server, self.name = _parse_uri(uri)
         self._client = _connect(uri, server)
-        self._read: set[str] = set()  # collections that were read before
-        self._unread: set[str] = set()  # collections with writes of ours since the last read
+        self._read: set[str] = set()  # collections that this process has read
+        self._unread: set[str] = set()  # collections that this process has written since its last read
         version = str(self.call("get_server_version"))
         self.version = _version(version)
         if self.version < _OLDEST:
@@ -75,7 +75,7 @@ class MilvusServer:
         return str(found.get("description", "")), {str(field["name"]) for field in found["fields"]}
 
     def create(self, collection: str, fields: Fields, description: str = "") -> None:
-        """Make a collection with its index, or what is missing of one; two that do so at once make one."""
+        """Create a collection and its index where missing; two processes may do so at the same time."""
         vector = next(name for name, field in fields.items() if "dim" in field)
         if not self.has(collection):
             schema = self._client.create_schema(auto_id=False, description=description)
@@ -91,13 +91,13 @@ class MilvusServer:
         self.load(collection)
 
     def load(self, collection: str) -> None:
-        """Have the server hold a collection ready to be read."""
+        """Load a collection into the memory of the server."""
         if not self._indexes(collection):
             raise UserError(HALF_MADE.format(uri=self.uri))
         self.call("load_collection", collection, timeout=_LOAD)
 
     def get(self, collection: str, ids: Sequence[Any], fields: list[str]) -> Iterator[dict[str, Any]]:
-        """The rows of these keys, in any order; those that are gone are left out."""
+        """The rows of these keys, in any order; missing rows are left out."""
         for start in range(0, len(ids), _PART):
             part = list(ids[start : start + _PART])
             yield from self._reading("get", collection, ids=part, output_fields=fields)
@@ -106,7 +106,7 @@ class MilvusServer:
         self, collection: str, key: str, fields: list[str], page: int = _PAGE
     ) -> Iterator[dict[str, Any]]:
         """All rows, ascending by their key, which is a text or a number from 0 on; `fields` hold it."""
-        # Milvus gives pages in order only to an iterator, and waits for no write then: the count does.
+        # Milvus orders pages only for an iterator, which does not wait for writes. The count waits for them.
         self.count(collection)
         ordered: dict[str, Any] = {"limit": page, "iterator": "True", "reduce_stop_for_best": "True"}
         rows = self.call("query", collection, filter="", output_fields=fields, **ordered)
@@ -129,7 +129,7 @@ class MilvusServer:
         """
         limit = min(top, MAX_RESULTS)
         candidates = min(_MAX_EFFORT, max(_EFFORT, 4 * limit))
-        # ef is for collections that were made with a graph.
+        # ef is for collections with a graph index, of older versions.
         effort = {"nprobe": _GROUPS, "reorder_k": candidates, "ef": candidates}
         step = max(1, min(_PART, MAX_HITS_PER_MESSAGE // limit))
         for start in range(0, len(queries), step):
@@ -158,14 +158,14 @@ class MilvusServer:
             self._unread.add(collection)
 
     def settle(self, collection: str) -> bool:
-        """Close the segments at hand and wait until they are indexed; whether they are when the time is over."""
+        """Close the open segments and wait until they are indexed; returns whether this was done in time."""
         from pymilvus.exceptions import MilvusException
 
         end = time.monotonic() + _SETTLE
         with _explain_errors(self.uri):
             try:
                 self._client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
-            except MilvusException as error:  # one that is asked too often does it later, by itself
+            except MilvusException as error:  # a server with a rate limit flushes later, by itself
                 if not _is_denied(error):
                     raise
         index = self._indexes(collection)[0]
@@ -176,14 +176,14 @@ class MilvusServer:
         return True
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the connection."""
         self._client.close()
 
     def _indexes(self, collection: str) -> list[str]:
         return list(self.call("list_indexes", collection))
 
     def _reading(self, method: str, collection: str, **arguments: Any) -> Any:
-        # "Session" would wait for our own writes alone, but not for deletions: Milvus 2.3 gives those no time.
+        # "Session" would wait only for our own writes, but Milvus 2.3 gives deletions no timestamp.
         level = "Strong" if collection in self._unread or collection not in self._read else "Bounded"
         found = self.call(method, collection, consistency_level=level, **arguments)
         self._read.add(collection)
@@ -191,7 +191,7 @@ class MilvusServer:
         return found
 
     def call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Ask the server; one that is just starting or busy is asked again until the time is over."""
+        """Call a method of the client; repeat while the server is starting or busy, until the time is over."""
         from pymilvus.exceptions import MilvusException
 
         timeout = timeout or _ANSWER
@@ -201,14 +201,14 @@ class MilvusServer:
                 try:
                     return getattr(self._client, method)(*arguments, timeout=timeout, **named)
                 except MilvusException as error:
-                    if not _is_passing(error) or time.monotonic() > deadline:
+                    if not _is_temporary(error) or time.monotonic() > deadline:
                         raise
                     time.sleep(_BUSY)
 
 
 @contextmanager
 def _unless(made: Callable[[], bool]) -> Iterator[None]:
-    """Making something that another process may have made since it was looked for: that it is there is enough."""
+    """Create something in this block; an error is ignored when another process has created it meanwhile."""
     try:
         yield
     except StoreUnavailable:
@@ -223,7 +223,7 @@ def _parse_uri(uri: str) -> tuple[str, str]:
         parts = urlsplit(uri)
         if parts.username or parts.password:
             raise UserError(
-                "a password in an address can be read by everybody on this machine: leave it out, and set "
+                "every user of this machine can read a password in an address: leave it out, and set "
                 f"{TOKEN}=user:password instead"
             )
         server, name = f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "insclr"
@@ -237,7 +237,7 @@ def _connect(uri: str, server: str) -> Any:
         from pymilvus import MilvusClient
     except ImportError:
         raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
-    # Its own log repeats, with a traceback, every error that is raised to us anyway.
+    # The log of pymilvus repeats every raised error with a traceback.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     token = os.environ.get(TOKEN, "")
     began = time.monotonic()
@@ -249,13 +249,13 @@ def _connect(uri: str, server: str) -> Any:
         except MilvusException:
             if time.monotonic() - began > _CONNECT / 2:
                 raise
-            # A server closes connections that were idle ("too many pings"): a second attempt opens a new one.
+            # A server closes idle connections ("too many pings"). A second attempt opens a new one.
             return MilvusClient(uri=server, token=token, timeout=_CONNECT)
 
 
-def _version(told: str) -> tuple[int, int]:
-    """A server's version; Milvus Lite, which counts its own, can what the newest can."""
-    found = re.match(r"v?(\d+)\.(\d+)", told)
+def _version(text: str) -> tuple[int, int]:
+    """Parse the version of a server. Milvus Lite has its own numbers and counts as the newest."""
+    found = re.match(r"v?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (9, 9)
 
 
@@ -268,33 +268,33 @@ def _explain_errors(uri: str) -> Iterator[None]:
         yield
     except MilvusException as error:
         raise StoreUnavailable(_sentence(uri, error, _shorten(error.message))) from error
-    except grpc.RpcError as error:  # pymilvus lets some through: a deadline, a server that went away
+    except grpc.RpcError as error:  # pymilvus does not convert all of them: a deadline, a lost server
         reason = error.details() if hasattr(error, "details") else type(error).__name__
         raise StoreUnavailable(_sentence(uri, error, str(reason))) from error
 
 
 def _sentence(uri: str, error: Exception, reason: str) -> str:
     if _is_locked(error):
-        now = "what it holds now is wrong" if os.environ.get(TOKEN) else "it is empty now"
-        return f"Milvus at {uri} lets nobody in without the right password: set {TOKEN}=user:password ({now})"
+        now = "its current value is wrong" if os.environ.get(TOKEN) else "it is empty now"
+        return f"Milvus at {uri} requires the right password: set {TOKEN}=user:password ({now})"
     if "fail connecting" in reason.lower():
         return f"Milvus at {uri} cannot be reached: is it running there, and is the address right?"
     if _is_denied(error):
         return (
-            f"Milvus at {uri} refuses it, for a quota or want of memory or disk ({reason}): make room there. What "
-            "was written is whole, and the same command goes on"
+            f"Milvus at {uri} refuses the request because of a quota or too little memory or disk ({reason}): "
+            "free some. Rows written so far are intact. Run the same command to continue."
         )
-    return f"Milvus at {uri} does not answer as it should: {reason}"
+    return f"Milvus at {uri} reports an error: {reason}"
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Whether the server wants another password; pymilvus hides that behind errors of its own."""
+    """Whether the server refuses the password; pymilvus hides that behind its own errors."""
     behind, seen = [error], set[int]()
     while behind:
         one = behind.pop()
         if re.search(r"unauthenticated|auth check failure", str(one), re.IGNORECASE):
             return True
-        seen.add(id(one))  # some are their own cause
+        seen.add(id(one))  # some errors are their own cause
         behind += [
             cause for cause in (one.__cause__, one.__context__) if cause is not None and id(cause) not in seen
         ]
@@ -306,13 +306,13 @@ def _is_denied(error: Exception) -> bool:
     return getattr(error, "code", None) in (8, 9) or any(word in reason for word in _DENIED)
 
 
-def _is_passing(error: Exception) -> bool:
-    """Whether a server that is starting, or busy, may answer the next time."""
+def _is_temporary(error: Exception) -> bool:
+    """Whether the server is starting or busy, so that a later request may succeed."""
     reason = str(getattr(error, "message", "")).lower()
-    return any(words in reason for words in _PASSING)
+    return any(words in reason for words in _TEMPORARY)
 
 
 def _shorten(message: object) -> str:
-    """What an error of Milvus says, without the places in its source."""
-    told = re.sub(r"stack trace:(\s+\S+:\d+\s+\S+)+", "", str(message))
-    return " ".join(told.split())[:_LONGEST]
+    """The message of a Milvus error, without its stack trace."""
+    text = re.sub(r"stack trace:(\s+\S+:\d+\s+\S+)+", "", str(message))
+    return " ".join(text.split())[:_LONGEST]

@@ -1,8 +1,8 @@
-"""Deep spatial matching in its plain form (after Simeoni 2019): cells of the network's maps that agree on a place.
+"""Deep spatial matching (after Simeoni 2019): verify results by cells of the network's feature maps.
 
-The strongest cells of two images are matched; a scale and a shift that many matches agree on is the geometry. Maps do
-not know small turns from none, so there is no rotation. Needs no library and no kept features: the found images are
-described when they are asked for.
+The strongest cells of two images are matched; a scale and a shift that many matches agree on is the geometry. There
+is no rotation, because maps do not change with small rotations. No library and no stored features are needed: the
+results are described during the search.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from insclr.retrieval.local.keep_asmk import CellsOf
 from insclr.retrieval.local.verification import Verified
 from insclr.store import Store
 
-VERIFIED = 20  # results of a query that are looked at: each is described anew
+VERIFIED = 20  # results of a query that are verified: each is described again
 SCALES = (2.0,)
 MAX_CELLS = 60
 _MIN_INLIERS = 6
@@ -30,9 +30,9 @@ _LEAST_SPREAD = 0.7  # standard deviation of the inliers in each direction, in c
 
 
 def match_cells(query: Cells, found: Cells, outline: Box | None = None) -> Geometry | None:
-    """The scale and shift that most matched cells agree on, or None.
+    """The scale and shift with the most matching cells, or None.
 
-    `outline` is the part of the query that its cells were taken from, as fractions.
+    `outline` is the part of the query that its cells come from, as fractions.
     """
     if len(query) < _MIN_INLIERS or len(found) < _MIN_INLIERS:
         return None
@@ -70,7 +70,7 @@ def verify_cells(
 ) -> Verified:
     """Describe the cells of these rows' files and compare them with those of the queries.
 
-    A file that is gone or has changed cannot be looked at.
+    A missing or changed file cannot be verified.
     """
     found: dict[int, Geometry | None] = {}
     rows = store.rows(ids.tolist())
@@ -92,9 +92,9 @@ def _centres(cells: Cells) -> NDArray[np.float32]:
 def _most_agreed(
     source: NDArray[np.float32], target: NDArray[np.float32]
 ) -> tuple[float, NDArray[np.float64], NDArray[np.bool_]]:
-    """The scale and shift with most inliers among those that two matches make, and which matches they are.
+    """The scale and shift with the most inliers among those of all pairs of matches, and these inliers.
 
-    All pairs of matches are tried: there are at most MAX_CELLS of them.
+    There are at most MAX_CELLS matches, so all pairs are tried.
     """
     first, second = np.triu_indices(len(source), 1)
     length = np.linalg.norm(source[first] - source[second], axis=1)

@@ -1,6 +1,6 @@
-"""What finds and matches the points of images: SIFT, or learned features whose weights the user has.
+"""Extractors of local features: SIFT, or a learned network with weights of the user.
 
-The features kept beside a store are all of one extractor, which the store names; queries are looked at by the same.
+All local features of a store come from one extractor, which the store records. Queries use the same extractor.
 """
 
 import json
@@ -22,11 +22,11 @@ _LOCAL_TABLES = ("sift", "learned")
 
 
 class Extractor(Protocol):
-    """Finds points in images, and pairs of them that may be the same in two."""
+    """Finds points in images, and matches the points of two images."""
 
-    table: str  # where its features are kept
-    fingerprint: str  # of what they are made with: features of another one cannot be compared
-    note: bytes  # what a store keeps of it to open it again
+    table: str  # table of its features
+    fingerprint: str  # of its weights: features of different fingerprints cannot be compared
+    note: bytes  # what a store records to open it again
 
     def extract(self, image: Image.Image, box: Box | None = None) -> LocalFeatures:
         """The strongest points of an image, or of the part of it inside a box."""
@@ -55,7 +55,7 @@ SIFT: Extractor = Sift()
 
 
 def open_extractor(name: str, matcher: str = "") -> Extractor | None:
-    """The extractor that a user names: "sift", or a file with the weights of DISK; None where no one is named.
+    """The extractor that a user names: "sift", or a file with the weights of DISK; None for an empty name.
 
     `matcher` is a file with the weights of LightGlue. UserError for a file that holds neither.
     """
@@ -69,7 +69,7 @@ def open_extractor(name: str, matcher: str = "") -> Extractor | None:
 
 
 def kept_extractor(kept: LocalFeatureDatabase) -> Extractor:
-    """The extractor of what is kept beside a store; UserError where its weights are gone or others."""
+    """The extractor of the local features of a store; UserError when its weights are missing or changed."""
     note = _read_note(kept)
     if note is None:
         return SIFT
@@ -88,23 +88,21 @@ def store_extractor(store: Store) -> Extractor:
 
 
 def has_local_features(kept: LocalFeatureDatabase) -> bool:
-    """Whether local features are kept, or were asked for."""
+    """Whether local features are stored, or were requested."""
     return kept.note(_NOTE) is not None or bool(kept.hashes(SIFT.table))
 
 
 def choose_extractor(kept: LocalFeatureDatabase, wanted: Extractor | None) -> Extractor:
-    """The extractor to go on with: the wanted one, else that of what is kept.
+    """The extractor to use: the wanted one, else the one of the stored features.
 
-    Where it is another one than before, what is kept is forgotten: all of it is made anew.
+    When the extractor changes, the stored features are deleted and extracted again.
     """
     require_opencv()
     if wanted is None:
         return kept_extractor(kept)
     if not is_of(kept, wanted):
         if has_local_features(kept):
-            _log.warning(
-                "the local features that are kept were made by another extractor: they are made anew"
-            )
+            _log.warning("the stored local features were made by another extractor: they are extracted again")
         kept.restart(_LOCAL_TABLES, _NOTE, wanted.note)
     elif wanted.note and wanted.note != kept.note(_NOTE):
         kept.set_note(_NOTE, wanted.note)  # the same weights in another place, or another matcher
@@ -114,7 +112,7 @@ def choose_extractor(kept: LocalFeatureDatabase, wanted: Extractor | None) -> Ex
 def read_features(
     kept: LocalFeatureDatabase, extractor: Extractor, hashes: list[str]
 ) -> dict[str, LocalFeatures]:
-    """The features of these images that an extractor has made; those without are left out."""
+    """The stored features of these images by this extractor; images without features are left out."""
     if not is_of(kept, extractor):
         return {}
     learned = extractor.table != SIFT.table
@@ -126,13 +124,13 @@ def read_features(
 
 
 def is_of(kept: LocalFeatureDatabase, extractor: Extractor) -> bool:
-    """Whether what is kept was made by this extractor."""
+    """Whether the stored features were made by this extractor."""
     note = _read_note(kept)
     return extractor.fingerprint == (SIFT.fingerprint if note is None else note["fingerprint"])
 
 
 def _read_note(kept: LocalFeatureDatabase) -> dict[str, str] | None:
-    """What made the features that are kept; None for SIFT."""
+    """The record of the extractor that made the stored features; None for SIFT."""
     note = kept.note(_NOTE)
     if note is None:
         return None

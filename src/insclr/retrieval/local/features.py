@@ -1,4 +1,4 @@
-"""Local features of an image, few and small enough to keep for every image; SIFT points with RootSIFT descriptors."""
+"""Local features of an image in a compact format, and SIFT points with RootSIFT descriptors."""
 
 import struct
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from insclr.data.decode import Box, crop_box
 from insclr.errors import UserError
 
 MAX_FEATURES = 400  # of one image: at most 54,408 bytes
-LONGEST = 640  # pixels: larger images are shrunk before points are looked for
-_LEAST_SIDE = 16  # pixels: below, there is nothing to find
-_CONTRAST = 0.02  # half of OpenCV's: the cap keeps the strongest, and dull photos have few others
+LONGEST = 640  # pixels: larger images are shrunk before points are detected
+_LEAST_SIDE = 16  # pixels: smaller images have no points
+_CONTRAST = 0.02  # half of OpenCV's default: low-contrast photos would have too few points
 _LEVELS = 512.0  # of a descriptor's byte; entries above a half are clipped
 _ZERO, _SIGNED_LEVELS = 128.0, 254.0  # of a descriptor with signs
 _HEAD = struct.Struct("<II")
@@ -46,7 +46,7 @@ class LocalFeatures:
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
-        """136 bytes a point and 8 more."""
+        """Write the features as 8 bytes and 136 bytes per point."""
         points = np.empty(len(self), _POINT)
         points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
         points["scale"] = self.scales
@@ -56,7 +56,7 @@ class LocalFeatures:
 
     @classmethod
     def from_bytes(cls, kept: bytes, *, learned: bool = False) -> "LocalFeatures":
-        """What `to_bytes` gave; ValueError when it is something else."""
+        """Read the result of `to_bytes`; ValueError for other bytes."""
         count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
         if rest or count < 0:
             raise ValueError(f"{len(kept)} bytes are no local features")
@@ -75,11 +75,11 @@ class LocalFeatures:
 
 @dataclass(frozen=True)
 class VisiblePart:
-    """What points are looked for in: an image, or the part of it inside a box, and how that lies in the whole."""
+    """The part of an image in which points are detected, and its position in the whole image."""
 
     image: Image.Image  # at most LONGEST pixels a side
     extent: tuple[float, float]  # of the whole image
-    pixel: float  # its side in units of the whole image
+    pixel: float  # side of one pixel in units of the whole image
     offset: NDArray[np.float64]  # (2,) of the upper left corner
 
     def places(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -111,10 +111,10 @@ def visible_part(image: Image.Image, box: Box | None = None) -> VisiblePart:
 
 
 def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeatures:
-    """The strongest points of an image; none for one that is tiny or of one colour.
+    """The strongest points of an image; none for a tiny or single-coloured image.
 
-    With a box only those inside it, still in the place they have in the whole image. OpenCV sees the part alone,
-    shrunk only where it is longer than LONGEST: a small thing keeps the points that it would lose in a shrunk whole.
+    With a box only the points inside it, in coordinates of the whole image. OpenCV sees only the box, shrunk only
+    where it is longer than LONGEST: a small object keeps points that it would lose if the whole image were shrunk.
     """
     part = visible_part(image.convert("L"), box)
     if min(part.image.size) < _LEAST_SIDE:
@@ -136,13 +136,13 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
 
 
 def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Square roots of the shares of a SIFT histogram (Arandjelovic 2012), a byte each."""
+    """Square roots of the normalised SIFT histogram (Arandjelovic 2012), one byte per entry."""
     shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
     return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
 
 
 def signed_bytes(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Unit descriptors with signs, a byte each; entries beyond a half are clipped."""
+    """Signed unit descriptors, one byte per entry; entries beyond 0.5 are clipped."""
     return np.asarray(np.rint(descriptors * _SIGNED_LEVELS + _ZERO).clip(1, 255), dtype=np.uint8)
 
 
@@ -152,7 +152,7 @@ def has_opencv() -> bool:
 
 
 def require_opencv() -> Any:
-    """OpenCV; a UserError that says how to get it where it is missing."""
+    """The OpenCV module; when it is missing, a UserError with the command that installs it."""
     try:
         return import_module("cv2")
     except ImportError:

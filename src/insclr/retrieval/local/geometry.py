@@ -1,4 +1,4 @@
-"""From two images' local features to the transform between them, if there is one that can be believed."""
+"""Estimate the affine transform between two images from their local features, if a reliable one exists."""
 
 import math
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from insclr.retrieval.local.features import LocalFeatures, require_opencv
 MIN_INLIERS = 8
 _RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
 _THRESHOLD = 0.012  # an inlier's error, of the longest side of the found image
-_LEAST_SHARE = 0.1  # of the tentative matches that are inliers: fewer are there by chance
+_LEAST_SHARE = 0.1  # minimum share of the tentative matches that are inliers: fewer occur by chance
 _SCALES = (1 / 12, 12.0)
 _MOST_SQUEEZED = 4.0  # ratio of the transform's two scales: a plane seen at 75 degrees
-_TURN, _GROWTH = math.radians(40), 2.0  # how far a point's own direction and size may be from the transform's
+_TURN, _GROWTH = math.radians(40), 2.0  # maximum deviation of a point's direction and size from the transform
 _LEAST_SPREAD = 0.012  # smallest standard deviation of the inliers in any direction, in both images
 _GROWN = 0.25
-_UNITS = 640.0  # OpenCV's estimators were made for pixels
+_UNITS = 640.0  # OpenCV's estimators expect pixels
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Geometry:
     transform: NDArray[np.float64]  # (2, 3) affine
     query_points: NDArray[np.float32]  # (inliers, 2)
     found_points: NDArray[np.float32]  # (inliers, 2)
-    box: tuple[float, float, float, float]  # where the thing is in the found image: left, top, right, bottom
+    box: tuple[
+        float, float, float, float
+    ]  # where the instance is in the found image: left, top, right, bottom
 
 
 Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
@@ -43,7 +45,7 @@ Matcher = Callable[[LocalFeatures, LocalFeatures], Pairs]
 def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _RATIO) -> Pairs:
     """Pairs of points that are each other's nearest, clearly nearer than the second nearest.
 
-    The second test drops repeated patterns (windows, fences, letters): there the second is as near as the first.
+    The second test drops repeated patterns (windows, fences, letters), whose second nearest is as near as the first.
     """
     if len(query) < 2 or len(found) < 2:
         return np.zeros((0, 2), np.int64)
@@ -66,11 +68,11 @@ def verify(
 ) -> Geometry | None:
     """The affine transform that at least MIN_INLIERS pairs of points agree on, or None.
 
-    `outline` is the box around the thing in the query, as fractions, where the user has drawn one. `match` pairs the
+    `outline` is the box around the instance in the query, as fractions, if the user has drawn one. `match` pairs the
     points of two images.
 
-    What no camera makes of a thing is no geometry: a mirror image, a change of scale beyond twelvefold, everything
-    on one line or spot. Nor is a transform that the points' own directions and sizes contradict.
+    Impossible transforms are rejected: a mirror image, a change of scale beyond twelvefold, all points on one line or
+    spot, and a transform that contradicts the directions and sizes of the points.
     """
     pairs = match(query, found)
     if len(pairs) < MIN_INLIERS:
@@ -97,7 +99,7 @@ def verify(
 
 
 def distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
-    """One pair a place: a corner with two directions gives two points, which are no two witnesses."""
+    """Keep one pair per position: a corner with two directions gives two points, but counts once."""
     for side, features in ((0, query), (1, found)):
         places = np.rint(features.points[pairs[:, side]] * _UNITS).astype(np.int64)
         pairs = pairs[np.sort(np.unique(places, axis=0, return_index=True)[1])]
@@ -118,7 +120,7 @@ def _estimate(
     settings.randomGeneratorState = 0
     try:
         transform, _ = cv2.estimateAffine2D(source * _UNITS, target * _UNITS, settings)
-    except cv2.error:  # it gives up on points that lie on a line
+    except cv2.error:  # raised for points on a line
         transform = None
     if transform is None or not np.isfinite(transform).all():
         return None, np.zeros(len(source), bool)
@@ -129,7 +131,7 @@ def _estimate(
 
 
 def _possible(transform: NDArray[np.float64]) -> bool:
-    """Whether a camera can have made this of a thing."""
+    """Whether two photos of one instance can be related by this transform."""
     linear = transform[:, :2]
     if np.linalg.det(linear) <= 0:  # mirrored, or flattened
         return False
@@ -140,9 +142,9 @@ def _possible(transform: NDArray[np.float64]) -> bool:
 def _points_agree(
     transform: NDArray[np.float64], query: LocalFeatures, found: LocalFeatures, pairs: Pairs
 ) -> NDArray[np.bool_]:
-    """Which pairs have directions and sizes that turn and grow as the transform turns and grows them.
+    """Which pairs have directions and sizes that agree with the transform.
 
-    Learned points have neither.
+    Learned points have no direction and no size, so all of them agree.
     """
     if query.learned:
         return np.ones(len(pairs), bool)
@@ -158,7 +160,7 @@ def _points_agree(
 
 
 def _spread(points: NDArray[np.float32]) -> float:
-    """The standard deviation in the direction in which the points differ least."""
+    """The standard deviation in the direction with the smallest variance."""
     return float(np.sqrt(max(0.0, np.linalg.eigvalsh(np.cov(points.T))[0])))
 
 
@@ -169,10 +171,10 @@ def _box(
     target: NDArray[np.float32],
     outline: tuple[float, ...] | None,
 ) -> tuple[float, float, float, float]:
-    """Where the thing is in the found image, as fractions: the outline carried over.
+    """The box of the instance in the found image, as fractions: the transformed outline.
 
-    Without an outline, which part of the query is the thing is not known: its points are, so it is their extent grown
-    by a quarter on every side, within the query's own frame.
+    Without an outline it is the bounding box of the inliers, grown by a quarter on every side, within the
+    transformed frame of the query.
     """
     left, top, right, bottom = outline or (0.0, 0.0, 1.0, 1.0)
     corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)]) * np.array(query.extent)

@@ -1,6 +1,6 @@
 """Learned local features: DISK (Tyszkiewicz 2020), matched by LightGlue (Lindenberger 2023) or by descriptors.
 
-kornia has the networks. Their weights are the user's own: nothing is ever downloaded here.
+kornia provides the networks. The user provides the weights: nothing is downloaded here.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from insclr.retrieval.local.features import (
 )
 from insclr.retrieval.local.geometry import Pairs, distinct, match_features
 
-_LEAST_SIDE = 32  # pixels: DISK halves an image four times, and needs more than a pixel then
-_LEAST_CONTRAST = 8  # levels between the darkest and the brightest: below, an image is of one colour
+_LEAST_SIDE = 32  # pixels: DISK halves an image four times, and needs more than one pixel after that
+_LEAST_CONTRAST = 8  # levels between the darkest and the brightest pixel: less is a single-coloured image
 _DIM = 128
-# LightGlue's published files number the blocks of attention, not the layers that they are in.
+# LightGlue's published files number the attention blocks instead of the layers.
 _PUBLISHED_NAME = re.compile(r"^(self_attn|cross_attn)\.(\d+)\.")
 
 
 class Disk:
-    """DISK's points with their descriptors; safe to share by threads."""
+    """The DISK extractor; threads can share it."""
 
     table = "learned"
 
@@ -46,7 +46,7 @@ class Disk:
         self.fingerprint = content_hash(weights.read_bytes())
         places = {"weights": str(weights.absolute()), "matcher": str(matcher.absolute()) if matcher else ""}
         self.note = json.dumps({"fingerprint": self.fingerprint} | places).encode()
-        self._network = _load_weights(_feature_room().DISK(), weights, "DISK", {})
+        self._network = _load_weights(_import_kornia().DISK(), weights, "DISK", {})
         self._matcher = _light_glue(matcher) if matcher else None
         self._turn = threading.Lock()
 
@@ -78,8 +78,8 @@ class Disk:
 
 
 def open_learned(weights: str | Path, matcher: str | Path = "") -> Disk:
-    """DISK with the weights in a file; UserError where it is no such file or kornia is missing."""
-    _feature_room()
+    """Open DISK with the weights in a file; UserError when the file does not fit or kornia is missing."""
+    _import_kornia()
     files = [Path(one) for one in (weights, matcher) if one]
     for file in files:
         if not file.is_file():
@@ -91,10 +91,12 @@ def open_learned(weights: str | Path, matcher: str | Path = "") -> Disk:
 
 
 def reopen_learned(fingerprint: str, weights: str, matcher: str) -> Disk:
-    """The extractor that a store names; UserError where its file is gone or holds other weights."""
-    again = "say where it is, or have them made anew, with `insclr index ... --local-features FILE|sift`"
+    """Open the extractor that a store records; UserError when its file is missing or holds other weights."""
+    again = "name the file, or extract the features again, with `insclr index ... --local-features FILE|sift`"
     if not Path(weights).is_file():
-        raise UserError(f"the local features of this store were made with {weights}, which is gone: {again}.")
+        raise UserError(
+            f"the local features of this store were made with {weights}, which does not exist: {again}."
+        )
     found = open_learned(weights, matcher)
     if found.fingerprint != fingerprint:
         raise UserError(f"{weights} holds other weights than this store's local features: {again}.")
@@ -103,20 +105,20 @@ def reopen_learned(fingerprint: str, weights: str, matcher: str) -> Disk:
 
 @lru_cache(maxsize=4)
 def _open_disk(weights: Path, matcher: Path | None, states: tuple[object, ...]) -> Disk:
-    """Opened once as long as the files have these sizes and times."""
+    """Open the files once, until their sizes or times change."""
     del states
     return Disk(weights, matcher)
 
 
 def _light_glue(file: Path) -> Any:
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it was loaded
-        network = _feature_room().LightGlue(features=None, input_dim=_DIM)
+    with contextlib.redirect_stdout(io.StringIO()):  # LightGlue prints a line when it is loaded
+        network = _import_kornia().LightGlue(features=None, input_dim=_DIM)
     derived = {"confidence_thresholds": network.state_dict()["confidence_thresholds"]}
     return _load_weights(network, file, "LightGlue (for DISK)", derived)
 
 
 def _load_weights(network: Any, file: Path, name: str, derived: dict[str, torch.Tensor]) -> Any:
-    """The network with the weights in a file; `derived` are tensors that a file may leave out."""
+    """Load the weights in a file into the network; the file may omit the `derived` tensors."""
     given = {_PUBLISHED_NAME.sub(r"transformers.\2.\1.", key): one for key, one in read_weights(file).items()}
     wanted = network.state_dict()
     if what := misfits(derived | given, wanted, wanted):
@@ -127,7 +129,7 @@ def _load_weights(network: Any, file: Path, name: str, derived: dict[str, torch.
 
 
 def _glue_input(features: LocalFeatures) -> dict[str, torch.Tensor]:
-    """What LightGlue takes of an image: points in pixels, unit descriptors, width and height."""
+    """The input of LightGlue for one image: points in pixels, unit descriptors, width and height."""
     extent = np.array(features.extent, np.float32)
     points = features.points.clip(0, extent) * LONGEST
     arrays = {
@@ -138,8 +140,8 @@ def _glue_input(features: LocalFeatures) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(one))[None] for name, one in arrays.items()}
 
 
-def _feature_room() -> Any:
-    """kornia.feature; a UserError that says how to get it where it is missing."""
+def _import_kornia() -> Any:
+    """The module kornia.feature; when it is missing, a UserError with the command that installs it."""
     try:
         return import_module("kornia.feature")
     except ImportError:

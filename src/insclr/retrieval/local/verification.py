@@ -1,4 +1,4 @@
-"""Geometric verification of results: which of the first ones show the query's thing by matched points, and where."""
+"""Geometric verification of search results by matched points."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +20,15 @@ from insclr.retrieval.local.geometry import Geometry, verify
 from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.store import Store
 
-VERIFIED = 50  # results of a query that are looked at
-# An inlier more moves a result by less and less: 8 inliers count 2.4 times the shortlist's spread of similarities,
-# 80 count 7.7 times. Of 1, 2 and "verified first" this lost on no set and won on most.
+VERIFIED = 50  # results of a query that are verified
+# The bonus grows with the logarithm of the inliers: 8 inliers add 2.4 times the standard deviation of the shortlist's
+# similarities, 80 add 7.7 times. Compared with weight 1 and "verified first" this lost on no set and won on most.
 _WEIGHT = 2.0
 
 
 @dataclass(frozen=True)
 class QueryParts:
-    """The local features of a query, and the box around its thing, as fractions, where the user has drawn one."""
+    """The local features of a query, and the box around its instance, as fractions, if the user has drawn one."""
 
     features: LocalFeatures
     outline: Box | None = None
@@ -36,12 +36,12 @@ class QueryParts:
 
 
 def query_parts(image: Image.Image, box: Box | None = None, extractor: Extractor = SIFT) -> QueryParts:
-    """What verification compares of a query; `box` is in pixels of the image."""
+    """Extract the local features of a query; `box` is in pixels of the image."""
     return QueryParts(extractor.extract(image, box), outline_of(image, box), extractor)
 
 
 def outline_of(image: Image.Image, box: Box | None) -> Box | None:
-    """A box in pixels of an image as fractions of it."""
+    """Convert a box in pixels of an image to fractions of its sides."""
     if box is None:
         return None
     width, height = image.size
@@ -50,18 +50,18 @@ def outline_of(image: Image.Image, box: Box | None) -> Box | None:
 
 @dataclass(frozen=True)
 class Verified:
-    """What verification says of some rows: the geometry of each that has one, and which could be looked at."""
+    """The result of verification for some rows: the geometry of each or None, and which rows could be compared."""
 
     geometries: list[Geometry | None]
-    looked: list[bool]
+    compared: list[bool]
 
 
 def verify_rows(
     store: Store, kept: LocalFeatureDatabase, queries: Sequence[QueryParts], ids: Ids
 ) -> Verified:
-    """Compare the queries with these rows; of several queries the one with most inliers counts.
+    """Compare the queries with these rows; of several queries the one with the most inliers counts.
 
-    A row whose local features are missing has no geometry; UserError where all are.
+    A row without local features has no geometry; UserError when no row has local features.
     """
     hashes = {row.id: row.image.hash for row in store.rows(ids.tolist())}
     found = read_features(kept, queries[0].extractor, list(hashes.values()))
@@ -78,15 +78,15 @@ def verify_rows(
 
 
 def best_geometry(queries: Sequence[QueryParts], found: LocalFeatures) -> Geometry | None:
-    """The geometry with most inliers among those of the queries with one image."""
+    """The geometry with the most inliers among all queries."""
     geometries = [verify(one.features, found, one.outline, one.extractor.match) for one in queries]
     return max((one for one in geometries if one), key=lambda one: one.inliers, default=None)
 
 
 def verified_order(similarities: Scores, inliers: NDArray[np.int64]) -> Ids:
-    """Places of the results, best first: by similarity, to which inliers add.
+    """Positions of the results, best first, by similarity plus a bonus for inliers.
 
-    The unit is the spread of the similarities at hand, since networks differ in theirs.
+    Similarities are divided by their standard deviation, which differs between networks.
     """
     spread = float(np.std(similarities)) or 1.0
     bonus = _WEIGHT * np.log2(1 + inliers / 6.0)
@@ -96,7 +96,7 @@ def verified_order(similarities: Scores, inliers: NDArray[np.int64]) -> Ids:
 def image_features(
     images: ImageList, boxes: Sequence[Box | None] | None = None, extractor: Extractor = SIFT
 ) -> list[LocalFeatures | None]:
-    """The local features of files, or of the parts of them inside boxes; None for an unreadable one."""
+    """Extract the local features of files, or of boxes in them; None for an unreadable file."""
     require_opencv().setNumThreads(1)
 
     def extract(row: int) -> LocalFeatures | None:

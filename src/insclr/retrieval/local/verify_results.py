@@ -31,7 +31,7 @@ class Results:
     similarities: Scores  # (results,)
     boxes: Boxes | None = None  # (results, 4) where the instance is, as fractions, if the ranking finds that
     geometries: Sequence[Geometry | None] = ()  # of the first ones, where they were verified
-    looked: Sequence[bool] = ()  # which of these could be verified
+    compared: Sequence[bool] = ()  # which of these could be verified
 
     def box(self, place: int) -> Box | None:
         """Where the instance is in a result: by its geometry, else by the ranking; None where that is unknown."""
@@ -45,7 +45,7 @@ class Results:
 
     def inliers(self, place: int) -> int | None:
         """How many matched points prove a result; None where it was not verified."""
-        if place >= len(self.looked) or not self.looked[place]:
+        if place >= len(self.compared) or not self.compared[place]:
             return None
         geometry = self.geometries[place]
         return geometry.inliers if geometry else 0
@@ -82,7 +82,7 @@ def verify_results(
     return replace(
         found.reorder(np.concatenate([first, np.arange(count, len(found.ids))])),
         geometries=[judged.geometries[i] for i in first.tolist()],
-        looked=[judged.looked[i] for i in first.tolist()],
+        compared=[judged.compared[i] for i in first.tolist()],
     )
 
 
@@ -101,9 +101,9 @@ def _verify_by_cells(
 
 
 def _warn_of_missing(judged: Verified, what: str) -> None:
-    missing = judged.looked.count(False)
+    missing = judged.compared.count(False)
     if missing:
-        _log.warning("%d of the first %d images %s", missing, len(judged.looked), what)
+        _log.warning("%d of the first %d images %s", missing, len(judged.compared), what)
 
 
 def join_queries(queries: Descriptors) -> Descriptors:
