@@ -1,6 +1,5 @@
 """The model card: what a model is, was made of and is good for, in Markdown with front matter for the hub."""
 
-import json
 from collections.abc import Sequence
 
 from insclr.model.stored import StoredModel
@@ -8,6 +7,7 @@ from insclr.recipe import Recipe, to_toml
 from insclr.sharing.card_results import Result
 from insclr.sharing.origin import Origin
 
+_TASK = "image-feature-extraction"
 _TAGS = ("insclr", "image-retrieval", "instance-retrieval", "self-supervised-learning")
 _USE = """\
 For finding photos of the same particular thing (this building, this product, this animal) in collections like the
@@ -70,26 +70,32 @@ def model_card(
 
 
 def _front_matter(repo: str, origin: Origin, results: Sequence[Result], license: str) -> str:
-    lines = [f"license: {_yaml(license)}"] if license else []
-    lines += ["library_name: insclr", "pipeline_tag: image-feature-extraction", "tags:"]
-    lines += [f"- {tag}" for tag in _TAGS]
-    if origin.base_model:
-        lines.append(f"base_model: {_yaml(origin.base_model)}")
-    public = [result for result in results if result.benchmark]
-    if public:
-        lines += ["model-index:", f"- name: {_yaml(repo.partition('/')[2])}", "  results:"]
-    for result in public:
-        lines += ["  - task:", "      type: image-feature-extraction", "      name: instance retrieval"]
-        lines += ["    dataset:", f"      type: {_yaml(result.benchmark)}"]
-        lines += [f"      name: {_yaml(result.measured_on)}", "    metrics:"]
-        for name, value in result.figures.items():
-            lines += [f"    - type: {_yaml(name)}", f"      value: {value:.2f}"]
-    return "\n".join(["---", *lines, "---"])
+    from huggingface_hub import EvalResult, ModelCardData
 
-
-def _yaml(text: str) -> str:
-    """A string as YAML: JSON's are."""
-    return json.dumps(text)
+    measured = [
+        EvalResult(
+            task_type=_TASK,
+            task_name="instance retrieval",
+            dataset_type=result.benchmark,
+            dataset_name=result.measured_on,
+            dataset_config=result.measured_on,  # results of one type and configuration are joined
+            metric_type=name,
+            metric_value=round(value, 2),
+        )
+        for result in results
+        if result.benchmark
+        for name, value in result.figures.items()
+    ]
+    data = ModelCardData(
+        license=license or None,
+        library_name="insclr",
+        pipeline_tag=_TASK,
+        tags=list(_TAGS),
+        base_model=origin.base_model or None,
+        model_name=repo.partition("/")[2] if measured else None,
+        eval_results=measured or None,
+    )
+    return f"---\n{data.to_yaml()}\n---"
 
 
 def _summary(recipe: Recipe, stored: StoredModel) -> str:
