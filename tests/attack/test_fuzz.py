@@ -21,9 +21,7 @@ from insclr.evaluation.safe_pickle import load_pickle
 from insclr.model.model_file import load_model, save_model
 from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe, recipe_names, to_toml
-from insclr.store.milvus_filter import to_expression
-from insclr.store.sql_filter import to_sql
-from insclr.store.where import parse_where
+from insclr.store.where import parse_where, to_milvus, to_sql
 
 Note = Callable[[str, str, str], None]
 Try = Callable[[object], None]
@@ -98,7 +96,7 @@ def test_where(fuzz: Callable[..., None]) -> None:
         if condition is not None:
             statement, values = to_sql(condition)
             database.execute(f"SELECT id FROM pictures WHERE {statement}", values).fetchall()
-            to_expression(condition)
+            to_milvus(condition)
 
     lists = st.integers(0, 1100).map(lambda count: f"year in ({','.join('1' * count)})")
     fuzz("where", st.text(max_size=80) | words | long | lists, attempt)

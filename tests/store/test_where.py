@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insclr.errors import UserError
-from insclr.store.milvus_filter import to_expression
-from insclr.store.sql_filter import to_sql
 from insclr.store.where import (
     Compare,
     Contains,
-    Every,
+    Joined,
     Not,
-    Some,
     number_of,
     parse_where,
+    to_milvus,
+    to_sql,
 )
 
 COLUMNS = ["year", "brand"]
@@ -24,8 +23,12 @@ COLUMNS = ["year", "brand"]
 
 def test_and_binds_tighter_than_or() -> None:
     a, b, c = (Compare("year", "=", float(n)) for n in (1, 2, 3))
-    assert parse_where("year = 1 or year = 2 and year = 3", COLUMNS) == Some((a, Every((b, c))))
-    assert parse_where("(year = 1 OR year == 2) AND year = 3", COLUMNS) == Every((Some((a, b)), c))
+    assert parse_where("year = 1 or year = 2 and year = 3", COLUMNS) == Joined(
+        "or", (a, Joined("and", (b, c)))
+    )
+    assert parse_where("(year = 1 OR year == 2) AND year = 3", COLUMNS) == Joined(
+        "and", (Joined("or", (a, b)), c)
+    )
 
 
 def test_values_are_numbers_only_when_they_stand_bare() -> None:
@@ -80,7 +83,7 @@ def test_any_text_is_either_understood_or_a_user_error(text: str) -> None:
         with sqlite3.connect(":memory:") as rows:
             rows.execute("CREATE TABLE pictures (path, columns, numbers)")
             rows.execute(f"SELECT * FROM pictures WHERE {statement}", values)
-        to_expression(condition)
+        to_milvus(condition)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,8 @@ from insclr.store.rows import (
     check_descriptors,
 )
 from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
-from insclr.store.segments import Segments
-from insclr.store.sql_filter import to_sql
-from insclr.store.where import Condition, number_of
+from insclr.store.segments import Segments, select_by_id
+from insclr.store.where import Condition, numbers_of, to_sql
 
 _ROWS = "rows.sqlite"
 _PARTS = "parts.sqlite"
@@ -90,7 +89,8 @@ class LocalStore:
         self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
         self._rows = connect(self._file)
         try:
-            self.info = self._read_info()
+            with self._report_damage():
+                self.info = StoreInfo.from_json(self.note("info") or "")
         except BaseException:
             self._rows.close()
             raise
@@ -117,7 +117,6 @@ class LocalStore:
 
     @contextmanager
     def writing(self, wait: float = 30.0) -> Iterator[None]:
-        """Be the only writer; UserError when another one is still busy after `wait` seconds."""
         with only_writer(self.folder / "writer.lock", wait):
             yield
             self._segments.pack()  # now, so that the next search need not wait for it
@@ -128,7 +127,6 @@ class LocalStore:
         descriptors: Descriptors,
         regions: Sequence[Regions] | None = None,
     ) -> None:
-        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
         halves = check_descriptors(descriptors, len(images), self.info.dim).astype("<f2")
         with self._transaction(images) as rows:
             rows.executemany(
@@ -138,7 +136,6 @@ class LocalStore:
                 write_regions(rows, [one.path for one in images], regions, self.info.dim)
 
     def update(self, images: Sequence[IndexedImage]) -> None:
-        """Change everything but the descriptor of rows that exist."""
         statement = (
             "UPDATE pictures SET hash = ?, size = ?, mtime = ?, columns = ?, numbers = ? WHERE path = ?"
         )
@@ -146,110 +143,83 @@ class LocalStore:
             rows.executemany(statement, [(*_values(one)[1:], one.path) for one in images])
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Remove the rows of these paths; paths that have none are ignored."""
         with self._transaction() as rows:
             rows.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in paths])
 
     def rows_by_path(self) -> dict[str, Row]:
-        """Every row by its path."""
-        return {row.image.path: row for row in map(self._row, self._select(_SELECT_ROW))}
+        return {row.image.path: row for row in self._read_rows(_SELECT_ROW)}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids in this order; ids that are gone are left out."""
-        found: dict[int, Row] = {}
-        for start in range(0, len(ids), 500):
-            part = [int(one) for one in ids[start : start + 500]]
-            places = ",".join("?" * len(part))
-            found |= {
-                row.id: row
-                for row in map(self._row, self._select(f"{_SELECT_ROW} WHERE id IN ({places})", part))
-            }
+        statement, values = select_by_id(f"{_SELECT_ROW} WHERE id", ids)
+        found = {row.id: row for row in self._read_rows(statement, values)}
         return [found[int(one)] for one in ids if int(one) in found]
 
     def ids(self) -> Ids:
-        """Every id, ascending."""
-        return self._load_rows().ids
+        return self._load().ids
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
-        """The descriptors of these ids in this order; KeyError when one is gone."""
         wanted = np.asarray(ids, dtype=np.int64)
         try:
-            return self._load_rows().descriptors(wanted)
+            return self._load().descriptors(wanted)
         except KeyError:
             if self.version() == self._loaded_version:
                 raise
             self._load_again_at = 0.0  # a row that a writer has just added: reloading cannot be put off
-            return self._load_rows().descriptors(wanted)
+            return self._load().descriptors(wanted)
 
     def count(self) -> int:
-        """How many rows there are."""
         return int(self._select("SELECT count(*) FROM pictures")[0][0])
 
     def columns(self) -> list[str]:
-        """The names of the user's own columns, sorted."""
         names: list[str] = json.loads(self.note("columns") or "[]")
         return names
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
-        """The `top` nearest rows of every query, among those that meet `where`."""
-        nearest = self._load_rows()
-        return nearest.search(queries, top, None if where is None else self._find_allowed(nearest, where))
+        nearest = self._load()
+        return nearest.search(queries, top, None if where is None else self._filter(nearest, where))
 
     def has_regions(self) -> bool:
-        """Whether any row has regions."""
-        # A database made by an older version has no table of them.
-        table = self._select("SELECT 1 FROM sqlite_master WHERE name = 'regions'")
-        return bool(table and self._select("SELECT 1 FROM regions LIMIT 1"))
+        return self._has_table("regions") and bool(self._select("SELECT 1 FROM regions LIMIT 1"))
 
     def region_ids(self) -> Ids:
-        """The ids of the rows that have regions, ascending."""
         if not self.has_regions():
             return np.zeros(0, np.int64)
         found = self._select("SELECT picture FROM regions ORDER BY picture")
         return np.array([row[0] for row in found], dtype=np.int64)
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
-        """The regions of these ids in this order; empty for a row that has none."""
-        found: dict[int, Regions] = {}
-        for start in range(0, len(ids) if self.has_regions() else 0, 500):
-            part = [int(one) for one in ids[start : start + 500]]
-            places = ",".join("?" * len(part))
-            for id_, boxes, vectors in self._select(
-                f"SELECT picture, boxes, vectors FROM regions WHERE picture IN ({places})", part
-            ):
-                found[id_] = read_regions(boxes, vectors, self.info.dim)
-        return [found.get(int(one)) or no_regions(self.info.dim) for one in ids]
+        dim = self.info.dim
+        if not self.has_regions():
+            return [no_regions(dim)] * len(ids)
+        statement, values = select_by_id("SELECT picture, boxes, vectors FROM regions WHERE picture", ids)
+        found = {
+            row: read_regions(boxes, vectors, dim) for row, boxes, vectors in self._select(statement, values)
+        }
+        return [found.get(int(one)) or no_regions(dim) for one in ids]
 
     def search_regions(
         self, queries: Descriptors, top: int, where: Condition | None = None
     ) -> NearestRegions:
-        """The `top` nearest regions of every query, among those of rows that meet `where`."""
-        nearest = self._load_rows()
-        with self._lock:
+        nearest = self._load()
+        with self._lock, self._report_damage():
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
                 found = self._select("SELECT * FROM regions ORDER BY picture") if self.has_regions() else []
-                try:
-                    kept = RegionRows(found, self.info.dim, self.cache / f"regions-{version}.faiss")
-                except ValueError as error:
-                    raise report_damage(self._file, error) from error
-                self._region_rows = version, kept
+                file = self.cache / f"regions-{version}.faiss"
+                self._region_rows = version, RegionRows(found, self.info.dim, file)
             regions = self._region_rows[1]
-        allowed = None if where is None else nearest.ids[self._find_allowed(nearest, where)]
+        allowed = None if where is None else nearest.ids[self._filter(nearest, where)]
         return regions.search(queries, top, allowed)
 
     def note(self, name: str) -> str | None:
-        """A text kept with the rows."""
         found = self._select("SELECT text FROM notes WHERE name = ?", [name])
         return str(found[0][0]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
-        """Keep a text under this name."""
         with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the journal, all or none; those that it holds already are left as they are."""
         with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             self._rows.execute(_JOURNAL)
@@ -258,23 +228,18 @@ class LocalStore:
             )
 
     def journal(self) -> list[Entry]:
-        """What people said, in the order of time."""
-        if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'journal'"):
+        if not self._has_table("journal"):
             return []
-        try:
+        with self._report_damage():
             return [parse_entry(*row) for row in self._select("SELECT id, entry FROM journal ORDER BY id")]
-        except ValueError as error:
-            raise report_damage(self._file, error) from error
 
     def version(self) -> str:
-        """Changes whenever the rows change."""
         return self.note("version") or "0"
 
     def settle(self) -> None:
-        """Nothing to do: the next search sees all rows."""
+        pass  # the next search sees all rows
 
     def close(self) -> None:
-        """Close the database."""
         with self._lock:
             self._rows.close()
 
@@ -282,11 +247,24 @@ class LocalStore:
         with self._lock, explain_errors(self._file):
             return self._rows.execute(statement, values).fetchall()
 
-    def _row(self, values: tuple[Any, ...]) -> Row:
-        id_, path, hash_, size, mtime, columns = values
+    def _has_table(self, name: str) -> bool:
+        """Whether there is a table, which a database of an older version may lack."""
+        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [name]))
+
+    def _read_rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        found = self._select(statement, values)
+        with self._report_damage():
+            return [
+                Row(id_, IndexedImage(path, hash_, size, mtime, dict(json.loads(columns))))
+                for id_, path, hash_, size, mtime, columns in found
+            ]
+
+    @contextmanager
+    def _report_damage(self) -> Iterator[None]:
+        """Make a UserError of what is raised by values that no store of ours holds."""
         try:
-            return Row(id_, IndexedImage(path, hash_, size, mtime, dict(json.loads(columns))))
-        except (ValueError, TypeError) as error:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
             raise report_damage(self._file, error) from error
 
     @contextmanager
@@ -294,41 +272,30 @@ class LocalStore:
         with self._lock, explain_errors(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
             yield self._rows
-            self._keep_column_names(images)
+            known = self.columns()
+            names = sorted({*known, *(name for one in images for name in one.columns)})
+            if names != known:
+                self._rows.execute("INSERT OR REPLACE INTO notes VALUES ('columns', ?)", (json.dumps(names),))
             self._rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
         self._load_again_at = 0.0
 
-    def _keep_column_names(self, images: Sequence[IndexedImage]) -> None:
-        known = self.columns()
-        names = sorted({*known, *(name for one in images for name in one.columns)})
-        if names != known:
-            self._rows.execute("INSERT OR REPLACE INTO notes VALUES ('columns', ?)", (json.dumps(names),))
-
-    def _read_info(self) -> StoreInfo:
-        try:
-            return StoreInfo.from_json(self.note("info") or "")
-        except (ValueError, TypeError, KeyError) as error:
-            raise report_damage(self._file, error) from error
-
-    def _load_rows(self) -> NearestRows:
-        version = self.version()
-        if self._nearest is not None and version == self._loaded_version:
+    def _load(self) -> NearestRows:
+        """The rows as they are now, or were a moment ago where reloading them takes long."""
+        if self._nearest is not None and self.version() == self._loaded_version:
             return self._nearest
         with self._lock:
             if self._nearest is None or time.monotonic() >= self._load_again_at:
-                began = time.monotonic()
-                version = self.version()
-                try:
+                began, version = time.monotonic(), self.version()
+                with self._report_damage():
                     self._nearest = self._segments.load()
-                except ValueError as error:
-                    raise report_damage(self._file, error) from error
                 self._loaded_version = version
                 self._filters.clear()
-                took = time.monotonic() - began
-                self._load_again_at = time.monotonic() + took / RELOAD_SHARE
+                ended = time.monotonic()
+                self._load_again_at = ended + (ended - began) / RELOAD_SHARE
             return self._nearest
 
-    def _find_allowed(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:
+    def _filter(self, nearest: NearestRows, where: Condition) -> NDArray[np.bool_]:
+        """Which of the rows meet the condition."""
         with self._lock:
             if nearest is self._nearest and where in self._filters:
                 return self._filters[where]
@@ -343,13 +310,5 @@ class LocalStore:
 
 
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
-    columns: Mapping[str, str] = image.columns
-    numbers = {name: number for name, text in columns.items() if (number := number_of(text)) is not None}
-    return (
-        image.path,
-        image.hash,
-        image.size,
-        image.mtime,
-        json.dumps(dict(columns), ensure_ascii=False),
-        json.dumps(numbers),
-    )
+    columns = json.dumps(dict(image.columns), ensure_ascii=False)
+    return image.path, image.hash, image.size, image.mtime, columns, json.dumps(numbers_of(image.columns))

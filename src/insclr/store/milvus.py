@@ -15,7 +15,6 @@ import numpy as np
 from insclr.arrays import Descriptors, Ids, Regions
 from insclr.errors import UserError
 from insclr.store.journal import Entry, parse_entry
-from insclr.store.milvus_filter import contains_text, to_expression
 from insclr.store.milvus_regions import MilvusRegions
 from insclr.store.milvus_server import HALF_MADE, UNUSED, Fields, MilvusServer
 from insclr.store.rows import (
@@ -26,7 +25,7 @@ from insclr.store.rows import (
     StoreInfo,
     check_descriptors,
 )
-from insclr.store.where import Condition, number_of
+from insclr.store.where import Condition, has_contains, numbers_of, to_milvus
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +113,6 @@ class MilvusStore:
         descriptors: Descriptors,
         regions: Sequence[Regions] | None = None,
     ) -> None:
-        """Add rows (unit descriptors), or replace those of the same paths, keeping their ids."""
         descriptors = check_descriptors(descriptors, len(images), self.info.dim)
         rows = [
             _entity(one) | {"vector": descriptor} for one, descriptor in zip(images, descriptors, strict=True)
@@ -126,7 +124,6 @@ class MilvusStore:
         self._note_change({name for one in images for name in one.columns})
 
     def update(self, images: Sequence[IndexedImage]) -> None:
-        """Change everything but the descriptor of rows that exist."""
         existing = {row.id for row in self.rows([id_of(one.path) for one in images])}
         images = [one for one in images if id_of(one.path) in existing]
         if images:
@@ -134,38 +131,31 @@ class MilvusStore:
             self.upsert(images, self.descriptors(ids), self.regions(ids))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Remove the rows of these paths; paths that have none are ignored."""
         ids = [id_of(path) for path in paths]
         self._regions.delete(ids)
         self._server.delete(self._name, ids)
         self._note_change(set())
 
     def rows_by_path(self) -> dict[str, Row]:
-        """Every row by its path."""
         found = map(_row, self._server.every(self._name, "id", _ROW_FIELDS))
         return {row.image.path: row for row in found}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids in this order; ids that are gone are left out."""
         found = {row.id: row for row in map(_row, self._get(ids, _ROW_FIELDS))}
         return [found[int(one)] for one in ids if int(one) in found]
 
     def ids(self) -> Ids:
-        """Every id, ascending."""
         found = self._server.every(self._name, "id", ["id"])
         return np.array([row["id"] for row in found], dtype=np.int64)
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
-        """The descriptors of these ids in this order; KeyError when one is gone."""
         found = {row["id"]: row["vector"] for row in self._get(ids, ["id", "vector"])}
         return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
 
     def count(self) -> int:
-        """How many rows there are."""
         return self._server.count(self._name)
 
     def columns(self) -> list[str]:
-        """The names of the user's own columns, sorted."""
         older = json.loads(self.note("columns") or "[]")
         notes = self._server.every(self._notes, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
         return sorted({*older, *(str(note["text"]) for note in notes if note["name"].startswith(_COLUMN))})
@@ -181,40 +171,32 @@ class MilvusStore:
         return Neighbours(ids, similarities)
 
     def has_regions(self) -> bool:
-        """Whether any row has regions."""
         return self._regions.there()
 
     def region_ids(self) -> Ids:
-        """The ids of the rows that have regions, ascending."""
         return self._regions.ids()
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
-        """The regions of these ids in this order; empty for a row that has none."""
         return self._regions.of(ids)
 
     def search_regions(
         self, queries: Descriptors, top: int, where: Condition | None = None
     ) -> NearestRegions:
-        """The `top` nearest regions of every query, among those of rows that meet `where`."""
         return self._regions.search(queries, top, self._expression(where))
 
     def note(self, name: str) -> str | None:
-        """A text kept with the rows."""
         found = list(self._server.get(self._notes, [name], ["text"]))
         return str(found[0]["text"]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
-        """Keep a text under this name."""
         self._server.upsert(self._notes, [_text(name, text)])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the journal; one that it holds already is written as it was."""
         self._server.create(self._journal, _note_fields())
         # One message holds them all where people write; only a copied journal is longer.
         self._server.upsert(self._journal, [_text(one.id, one.text()) for one in entries])
 
     def journal(self) -> list[Entry]:
-        """What people said, in the order of time."""
         if not self._server.has(self._journal):
             return []
         self._server.load(self._journal)
@@ -225,7 +207,6 @@ class MilvusStore:
             raise _report_damage(self.uri, error) from error
 
     def version(self) -> str:
-        """Changes whenever the rows change."""
         return self.note("version") or "0"
 
     def settle(self) -> None:
@@ -242,15 +223,14 @@ class MilvusStore:
             self._written = 0
 
     def close(self) -> None:
-        """Leave the server."""
         self._server.close()
 
     def _expression(self, where: Condition | None) -> str:
-        if where is not None and contains_text(where) and self._server.version < _CONTAINS_FROM:
+        if where is not None and has_contains(where) and self._server.version < _CONTAINS_FROM:
             raise UserError(
                 f"`contains` needs Milvus 2.4 or newer, {self.uri} is older: compare with = instead"
             )
-        return "" if where is None else to_expression(where)
+        return "" if where is None else to_milvus(where)
 
     def _note_change(self, columns: set[str]) -> None:
         # Random, and a note for each column: what two processes write at once must not undo each other.
@@ -281,9 +261,6 @@ def _entity(image: IndexedImage) -> dict[str, Any]:
         raise UserError(
             f"{image.path}: columns longer than {_COLUMNS_BYTES} bytes, which Milvus cannot hold: shorten them"
         )
-    numbers = {
-        name: number for name, text in image.columns.items() if (number := number_of(text)) is not None
-    }
     return {
         "id": id_of(image.path),
         "path": image.path,
@@ -291,7 +268,7 @@ def _entity(image: IndexedImage) -> dict[str, Any]:
         "size": image.size,
         "mtime": image.mtime,
         "columns": dict(image.columns),
-        "numbers": numbers,
+        "numbers": numbers_of(image.columns),
     }
 
 

@@ -148,12 +148,9 @@ class Segments:
         for part in parts:
             alive = part.ids if part.alive is None else part.ids[part.alive]
             changed = changed[~np.isin(changed, alive)]
-        found = [
-            self.read_rows(f"WHERE id IN ({','.join('?' * len(some))}) ORDER BY id", some)
-            for some in (changed[start : start + 500].tolist() for start in range(0, len(changed), 500))
-        ]
-        found.append(self.read_rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit]))
-        return np.concatenate([ids for ids, _ in found]), np.concatenate([halves for _, halves in found])
+        ids, halves = self.read_rows(*select_by_id("WHERE id", changed, " ORDER BY id"))
+        new_ids, new_halves = self.read_rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit])
+        return np.concatenate([ids, new_ids]), np.concatenate([halves, new_halves])
 
     def _pack(self) -> bool:
         """Write one more segment; False when there is nothing left to do."""
@@ -237,6 +234,11 @@ class Segments:
         if halves.size != len(ids) * self._dim:
             raise ValueError("descriptors of another length")
         return ids, halves.reshape(len(ids), self._dim)
+
+
+def select_by_id(statement: str, ids: Sequence[int] | Ids, order: str = "") -> tuple[str, list[object]]:
+    """A statement that ends with the name of a column, limited to rows of these ids, and its values."""
+    return f"{statement} IN (SELECT value FROM json_each(?)){order}", [json.dumps([int(one) for one in ids])]
 
 
 def _part(segment: Segment, ids: Ids, outdated: Ids) -> Part:

@@ -3,14 +3,16 @@
     year >= 2015 and (brand = 'acme' or brand in ('foo', 'bar')) and not path contains 'test'
 
 A number on the right compares numbers, anything else compares text exactly as the CSV has it. A row without a
-value never meets a comparison. The text is parsed here into a tree; every engine turns the tree into its own
-query with the values passed as values, so nothing a client writes is ever executed.
+value never meets a comparison. The text is parsed into a tree, and the tree translated for each kind of store with
+the values passed as values: nothing that a client writes is ever executed.
 """
 
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from insclr.errors import UserError
@@ -54,20 +56,14 @@ class Not:
 
 
 @dataclass(frozen=True)
-class Every:
-    """All conditions are met."""
+class Joined:
+    """All conditions are met ("and"), or at least one ("or")."""
 
+    word: str
     conditions: tuple["Condition", ...]
 
 
-@dataclass(frozen=True)
-class Some:
-    """At least one condition is met."""
-
-    conditions: tuple["Condition", ...]
-
-
-Condition = Compare | Contains | Not | Every | Some
+Condition = Compare | Contains | Not | Joined
 
 
 def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
@@ -80,7 +76,7 @@ def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
     if len(text) > _MAX_LENGTH:
         raise UserError(f"the filter has {len(text)} characters: {_MAX_LENGTH} are allowed")
     parser = _Parser(text, ("path", *columns))
-    condition = parser.some(0)
+    condition = parser.joined(0)
     parser.expect_end()
     return condition
 
@@ -121,7 +117,7 @@ def _not_understood(text: str, at: int) -> str:
 class _Parser:
     """Recursive descent, one method a rule.
 
-    some := every (or every)*; every := one (and one)*; one := not one | ( some ) | comparison
+    joined := all (or all)*; all := one (and one)*; one := not one | ( joined ) | comparison
     """
 
     def __init__(self, text: str, columns: tuple[str, ...]) -> None:
@@ -131,53 +127,48 @@ class _Parser:
         self.at = 0
         self.in_list = False
 
-    def some(self, depth: int) -> Condition:
-        parts = [self.every(depth)]
-        while self.skip_word("or"):
-            parts.append(self.every(depth))
-        return parts[0] if len(parts) == 1 else Some(tuple(parts))
-
-    def every(self, depth: int) -> Condition:
-        parts = [self.one(depth)]
-        while self.skip_word("and"):
-            parts.append(self.one(depth))
-        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+    def joined(self, depth: int, word: str = "or") -> Condition:
+        rule = partial(self.joined, word="and") if word == "or" else self.one
+        parts = [rule(depth)]
+        while self.skip("word", word):
+            parts.append(rule(depth))
+        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
 
     def one(self, depth: int) -> Condition:
         if depth > _MAX_DEPTH:
             raise UserError(f"the filter is nested deeper than {_MAX_DEPTH} levels")
-        if self.skip_word("not"):
+        if self.skip("word", "not"):
             return Not(self.one(depth + 1))
-        if self.skip_sign("("):
-            inner = self.some(depth + 1)
+        if self.skip("sign", "("):
+            inner = self.joined(depth + 1)
             self.need_sign(")")
             return inner
         return self.comparison()
 
     def comparison(self) -> Condition:
         column = self.column()
-        if self.skip_word("in"):
+        if self.skip("word", "in"):
             return self.membership(column)
-        if self.skip_word("contains"):
-            return Contains(column, self.text_as_written())
+        if self.skip("word", "contains"):
+            return Contains(column, self.value("a text")[1])
         kind, sign, *_ = self.next("a comparison such as = or >=")
         sign = "=" if sign == "==" else sign
         if kind != "sign" or sign not in _COMPARISONS:
             raise UserError(
                 f"after column {column!r} {' '.join(_COMPARISONS)} in or contains is expected, not {sign!r}"
             )
-        value = self.value()
+        value = self.number_or_text()
         return Not(Compare(column, "=", value)) if sign == "!=" else Compare(column, sign, value)
 
     def membership(self, column: str) -> Condition:
         self.need_sign("(")
         self.in_list = True
-        parts: list[Condition] = [Compare(column, "=", self.value())]
-        while self.skip_sign(","):
-            parts.append(Compare(column, "=", self.value()))
+        parts = [Compare(column, "=", self.number_or_text())]
+        while self.skip("sign", ","):
+            parts.append(Compare(column, "=", self.number_or_text()))
         self.in_list = False
         self.need_sign(")")
-        return Some(tuple(parts))
+        return Joined("or", tuple(parts))
 
     def column(self) -> str:
         kind, name, start, _ = self.next("a column name")
@@ -190,24 +181,21 @@ class _Parser:
             raise UserError(f"no column {name!r} in this store; it has: {', '.join(self.columns)}")
         return name
 
-    def value(self) -> str | float:
-        kind, value, *_ = self.next("a value")
-        if kind == "sign":
-            raise UserError(f"a value is expected in the filter where {value!r} stands")
-        self.refuse_rest_of_value()
+    def number_or_text(self) -> str | float:
+        kind, value = self.value("a value")
         if kind == "number" and not math.isfinite(float(value)):
             raise UserError(f"the number {value} in the filter is too large")
         return float(value) if kind == "number" else value
 
-    def text_as_written(self) -> str:
-        kind, value, *_ = self.next("a text")
+    def value(self, expected: str) -> tuple[str, str]:
+        kind, value, *_ = self.next(expected)
         if kind == "sign":
-            raise UserError(f"a text is expected in the filter where {value!r} stands")
+            raise UserError(f"{expected} is expected in the filter where {value!r} stands")
         self.refuse_rest_of_value()
-        return value
+        return kind, value
 
     def refuse_rest_of_value(self) -> None:
-        """Say "quote it" where an unquoted value goes on behind a space or sign: room = Reading room."""
+        """Ask for quotes where an unquoted value goes on behind a space or sign: room = Reading room."""
         first, end = self.tokens[self.at - 1], self.at
         if first.kind == "text":
             return
@@ -233,21 +221,15 @@ class _Parser:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def skip_word(self, word: str) -> bool:
-        return self._skip("word", word)
-
-    def skip_sign(self, sign: str) -> bool:
-        return self._skip("sign", sign)
-
     def need_sign(self, sign: str) -> None:
-        if not self.skip_sign(sign):
+        if not self.skip("sign", sign):
             raise UserError(f"{sign!r} is expected in the filter {self._place()}")
 
     def expect_end(self) -> None:
         if self.at != len(self.tokens):
             raise UserError(f"'and' or 'or' is expected in the filter {self._place()}")
 
-    def _skip(self, kind: str, value: str) -> bool:
+    def skip(self, kind: str, value: str) -> bool:
         here = self.tokens[self.at] if self.at < len(self.tokens) else None
         if here is not None and here.kind == kind and here.value.lower() == value:
             self.at += 1
@@ -263,9 +245,84 @@ def _quote(text: str) -> str:
     return quote + text.replace(quote, quote * 2) + quote
 
 
+def to_sql(where: Condition) -> tuple[str, list[object]]:
+    """A condition as SQL of the local store with its values apart: every name and value is a parameter."""
+    if isinstance(where, Compare):
+        number = isinstance(where.value, float)
+        if where.column == "path" and number:
+            return "0", []
+        source, values = _sql_column("numbers" if number else "columns", where.column)
+        return f"COALESCE({source} {where.sign} ?, 0)", [*values, where.value]
+    if isinstance(where, Contains):
+        source, values = _sql_column("columns", where.column)
+        return f"COALESCE(instr({source}, ?) > 0, 0)", [*values, where.text]
+    if isinstance(where, Not):
+        inner, values = to_sql(where.condition)
+        return f"NOT ({inner})", values
+    parts = [to_sql(one) for one in where.conditions]
+    values = [value for _, values in parts for value in values]
+    return _join_in_halves([text for text, _ in parts], where.word), values
+
+
+def _join_in_halves(parts: Sequence[str], word: str) -> str:
+    """The parts joined as a balanced tree: SQLite takes expressions 1,000 levels deep, and a chain has one a part."""
+    if len(parts) == 1:
+        return f"({parts[0]})"
+    half = len(parts) // 2
+    return f"({_join_in_halves(parts[:half], word)} {word} {_join_in_halves(parts[half:], word)})"
+
+
+def _sql_column(source: str, name: str) -> tuple[str, list[object]]:
+    if name == "path":
+        return "path", []
+    return f"(SELECT value FROM json_each({source}) WHERE key = ?)", [name]
+
+
+def to_milvus(where: Condition) -> str:
+    """A condition in Milvus' filter language; every name and value goes through JSON quoting.
+
+    Milvus cannot quote % and _ in a pattern: `contains` reads them as "anything" and "any letter" here.
+    """
+    if isinstance(where, Compare):
+        number = isinstance(where.value, float)
+        if where.column == "path" and number:
+            return "id < 0"
+        sign = "==" if where.sign == "=" else where.sign
+        return _milvus_test(
+            "numbers" if number else "columns", where.column, f"{sign} {json.dumps(where.value)}"
+        )
+    if isinstance(where, Contains):
+        return _milvus_test("columns", where.column, f"like {json.dumps(f'%{where.text}%')}")
+    if isinstance(where, Not):
+        return f"not ({to_milvus(where.condition)})"
+    return f" {where.word} ".join(f"({to_milvus(one)})" for one in where.conditions)
+
+
+def _milvus_test(source: str, name: str, test: str) -> str:
+    if name == "path":
+        return f"path {test}"
+    # Without `exists` a missing value makes the test neither true nor false, and `not` of that is not true.
+    column = f"{source}[{json.dumps(name)}]"
+    return f"((exists {column}) and ({column} {test}))"
+
+
+def has_contains(where: Condition) -> bool:
+    """Whether a condition searches a text inside of values, which Milvus can from version 2.4 on."""
+    if isinstance(where, Not):
+        return has_contains(where.condition)
+    return (
+        any(map(has_contains, where.conditions)) if isinstance(where, Joined) else isinstance(where, Contains)
+    )
+
+
 def number_of(text: str) -> float | None:
     """The number a CSV value spells, None when it is not one (or not finite)."""
     if not re.fullmatch(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?\s*", text, re.ASCII):
         return None
     number = float(text)
     return number if math.isfinite(number) else None
+
+
+def numbers_of(columns: Mapping[str, str]) -> dict[str, float]:
+    """The columns whose values are numbers."""
+    return {name: number for name, text in columns.items() if (number := number_of(text)) is not None}
