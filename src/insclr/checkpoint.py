@@ -1,4 +1,4 @@
-"""Checkpoints: written aside and renamed, the last few kept, read without running code from them."""
+"""Write and read checkpoints: atomically, the last few kept, without running code from a file."""
 
 import logging
 import re

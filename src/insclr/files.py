@@ -1,4 +1,4 @@
-"""Opening the user's files, and writing files and folders that appear only when they are whole and on disk."""
+"""Open the user's files, and write files and folders atomically."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""One writer at a time, for as long as its process lives."""
+"""A lock for one writer at a time, released when its process ends."""
 
 import contextlib
 import os

@@ -1,1 +1,1 @@
-"""Images in: lists, labels, decoding, views, training tuples."""
+"""Read images: lists, labels, decoding, views, training tuples."""

@@ -1,4 +1,4 @@
-"""What a collection holds, and what is wrong with it: the work behind `insclr check`."""
+"""Check a collection: what it holds, and which files cannot be used. The work of `insclr check`."""
 
 import statistics
 from collections import Counter, defaultdict

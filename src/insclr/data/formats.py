@@ -1,4 +1,4 @@
-"""Which files hold images: what is read by itself, what needs an extra, and how a frame of a video is named."""
+"""File formats: which files are read, which need an extra, and the names of video frames."""
 
 import re
 from collections.abc import Mapping

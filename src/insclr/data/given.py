@@ -1,4 +1,4 @@
-"""Images as a Python caller gives them: a folder, a list, paths, or images in memory."""
+"""Convert the images that a Python caller gives (a folder, a list, paths, images in memory) to a list of images."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Batches of training views, made by worker processes ahead of the network that eats them."""
+"""Load batches of training views in worker processes."""
 
 import hashlib
 import itertools

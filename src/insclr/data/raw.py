@@ -1,4 +1,4 @@
-"""RAW photos: the preview that the camera put in, or a quick development where that is missing or small."""
+"""Read RAW photos: the preview in the file, or a quick development when that is missing or small."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""How many cores there are, how many decode at a time, and the threads that do it."""
+"""The number of cores and of decoding workers, and a pool of decoding threads."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator

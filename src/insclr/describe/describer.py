@@ -1,4 +1,4 @@
-"""From images to the descriptors a store holds: one object for files in bulk and for a query in memory."""
+"""Describe images for a store: files in bulk, and queries in memory."""
 
 import threading
 from collections.abc import Callable, Sequence

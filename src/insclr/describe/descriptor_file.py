@@ -1,4 +1,4 @@
-"""Descriptor files: every image's descriptor in one .parquet or .npz, brought up to date instead of made again."""
+"""Descriptor files: the descriptors of all images in one .parquet or .npz file, updated when images change."""
 
 import contextlib
 import pickle

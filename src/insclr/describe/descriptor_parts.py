@@ -1,4 +1,4 @@
-"""Descriptors made in parts: a kill costs one part, and several processes make them in a folder that all see."""
+"""Compute descriptors in parts: an interrupted run loses one part, and several processes can share the work."""
 
 import hashlib
 import json

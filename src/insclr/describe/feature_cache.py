@@ -1,4 +1,4 @@
-"""Pooled features kept by file content, so that a model with another last layer decodes no image again."""
+"""A cache of pooled features by file content, so that a model with another last layer decodes no image again."""
 
 import hashlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""Exported and compiled graphs, kept in the user's cache folder by the digest of what they were made of."""
+"""The cache of exported and compiled graphs in the user's cache folder, by the digest of their source."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Which engine runs a network: the fastest that is there and can express it, chosen and reported in one line."""
+"""Choose the engine of a network: the fastest installed one that can run it, reported in one line."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""What every inference engine can do, and the last layer that all but torch compute with numpy."""
+"""The protocol of every inference engine, and the last layer that all but torch compute with numpy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""From a torch network to an ONNX graph, verified against torch before anybody uses it."""
+"""Export a torch network to an ONNX graph, and verify it against torch."""
 
 import io
 import warnings

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine."""
+"""The engine that runs ONNX Runtime."""
 
 from collections.abc import Sequence
 from typing import Any

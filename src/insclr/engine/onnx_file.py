@@ -1,4 +1,4 @@
-"""A model as an ONNX file for other programs: the whole network, verified on photos, in three precisions."""
+"""Export a model as an ONNX file for other programs: the whole network, verified on photos, in three precisions."""
 
 import math
 import tempfile

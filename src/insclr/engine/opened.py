@@ -1,4 +1,4 @@
-"""A model ready to describe images by an engine; opened without torch where the engine needs none."""
+"""Open a model with an engine to describe images, without torch where the engine does not need it."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""OpenVINO as an engine. It compiles a graph for the processor; what it compiled is kept beside the graph."""
+"""The engine that runs OpenVINO, which compiles a graph for the processor and caches the result."""
 
 import functools
 from collections.abc import Sequence

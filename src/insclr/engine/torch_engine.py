@@ -1,4 +1,4 @@
-"""torch as an engine: on a GPU, and for networks that no graph can express."""
+"""The engine that runs torch: on a GPU, and for networks that cannot be exported."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -1,1 +1,1 @@
-"""Numbers anyone can trust: one metric module, one small module a protocol."""
+"""Evaluation: metrics, and one small module per public protocol."""

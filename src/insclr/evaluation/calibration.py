@@ -1,4 +1,4 @@
-"""Calibration of the score, measured with labels: of the matches scored 72 %, 72 % should be right."""
+"""Measure the calibration of the score with labels: 72 % of the matches scored 72 % should be right."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

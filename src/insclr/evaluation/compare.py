@@ -1,4 +1,4 @@
-"""Models side by side on the same queries, with intervals that tell luck from progress."""
+"""Compare models on the same queries, with confidence intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Distractors such as R1M's: a million descriptors behind a database, seen in blocks and never held together."""
+"""Evaluation with distractors such as R1M: descriptors from a file, read in blocks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From descriptors to results: leave-one-out over a labels file, or a public protocol."""
+"""Evaluate descriptors: leave-one-out over a labels file, or by a public protocol."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

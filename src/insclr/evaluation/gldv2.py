@@ -1,4 +1,4 @@
-"""Google Landmarks v2 retrieval (Weyand et al. 2020): mAP@100, Public and Private scored apart."""
+"""Google Landmarks v2 retrieval (Weyand et al. 2020): mAP@100, separately for Public and Private."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a public benchmark is: queries, their boxes, a database, a ground truth, and how it is scored."""
+"""The type of a public benchmark: queries with boxes, a database, a ground truth, and a score."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a measurement gives: numbers for programs, a table for people. All in percent."""
+"""The results of a measurement, in percent: numbers for programs, a table for people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

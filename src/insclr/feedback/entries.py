@@ -1,4 +1,4 @@
-"""The journal's entries: what a person does, as an entry, in words, and undone."""
+"""Make, describe and undo entries of the journal."""
 
 import secrets
 from collections.abc import Mapping, Sequence

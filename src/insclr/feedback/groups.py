@@ -1,4 +1,4 @@
-"""Groups of images, made from similarities and from what is known about pairs."""
+"""Group images by similarities and by known pairs."""
 
 import heapq
 from collections import defaultdict

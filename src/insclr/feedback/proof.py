@@ -1,4 +1,4 @@
-"""The precision of search on one's own photos: a fair sample of results, judged by a person, with an interval."""
+"""Measure the precision of search on a user's own photos: a fair sample, judged by a person, with an interval."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The whole job on a drawn collection: collection, training, before and after, index, report."""
+"""Run the demo: draw a collection, train, measure before and after, index, report."""
 
 import time
 from collections.abc import Callable

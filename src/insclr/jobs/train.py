@@ -1,4 +1,4 @@
-"""Train, then write the report: what `insclr train` and `insclr.train` do."""
+"""Train, then write the report: the work of `insclr train` and `insclr.train`."""
 
 import os
 from pathlib import Path

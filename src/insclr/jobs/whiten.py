@@ -1,4 +1,4 @@
-"""Whitening folded into a model: learned on photos, with or without labels."""
+"""Whiten a model on photos, with or without labels."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a feature source gives a method in every step."""
+"""The batch that a feature source gives a method in every step."""
 
 from dataclasses import dataclass
 

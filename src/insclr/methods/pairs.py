@@ -1,4 +1,4 @@
-"""Who attracts and who repels whom: the labels that a method gives to the pairs of a batch."""
+"""The labels that a method gives to the pairs of a batch: positive, negative or ignored."""
 
 from dataclasses import dataclass
 

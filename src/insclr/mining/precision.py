@@ -1,4 +1,4 @@
-"""How many of the chosen images show the anchor's instance, where labels are known: for logging alone."""
+"""The share of chosen images that show the anchor's instance, measured with labels for the log."""
 
 from torch import Tensor
 

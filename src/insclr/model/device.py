@@ -1,4 +1,4 @@
-"""Where a network runs: the one place that chooses a device and what suits it."""
+"""Choose the device of a network, and the settings that suit it."""
 
 import ctypes
 import re

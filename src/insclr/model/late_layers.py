@@ -1,4 +1,4 @@
-"""The late layers of a network, on maps that its early layers gave before."""
+"""The late layers of a network, run on cached maps of its early layers."""
 
 import torch
 from torch import Tensor

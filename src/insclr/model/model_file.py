@@ -1,4 +1,4 @@
-"""One file a model: weights and, in its metadata, the recipe that made it and a digest of its content."""
+"""Read and write model files: weights, with the recipe and a digest in the metadata."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""From a feature map to one vector: the pooling layers of instance retrieval."""
+"""The pooling layers of instance retrieval: from a feature map to one vector."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A layer refined by a square one on top of it, folded into one when the training is over."""
+"""A fixed layer with a trained square layer after it, folded into one layer after training."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A model file, read and written without torch: a search needs the settings and the last layer, no more."""
+"""Read and write a model file without torch, for searches that need only the settings and the last layer."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A backbone's weights: from the embedded package, a file or a hub, and how their names are matched."""
+"""Load the weights of a backbone: from the embedded package, a file or a hub."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""Every setting of a run, written once. The defaults are the paper's numbers."""
+"""All settings of a run. The defaults are the paper's numbers."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What every table of a recipe has in common: frozen, typed, documented fields, unknown keys refused."""
+"""The base of every table of a recipe: frozen, typed, documented fields; unknown keys are refused."""
 
 from typing import Any, ClassVar, Literal, Self
 

@@ -1,4 +1,4 @@
-"""Groups of photos of the same thing as files: a table, and pages to look through."""
+"""Write groups of photos of the same thing as files: a table, and pages with thumbnails."""
 
 import csv
 from collections.abc import Iterator, Sequence

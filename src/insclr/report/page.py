@@ -1,4 +1,4 @@
-"""Pages from the templates beside this file: each one HTML file with its style and photos inside."""
+"""Render pages from the templates beside this file: each one HTML file with its style and photos inside."""
 
 from pathlib import Path
 from typing import Any

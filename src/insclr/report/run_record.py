@@ -1,4 +1,4 @@
-"""A run folder read back for its report: tolerant of runs that are unfinished, resumed or of another version."""
+"""Read a run folder for its report, also when the run is unfinished, resumed or of another version."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

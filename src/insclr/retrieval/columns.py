@@ -1,4 +1,4 @@
-"""What the user's own columns hold, so that a filter can be chosen instead of typed."""
+"""Summarise the values of the user's own columns, from which the page offers filters."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Bring a store up to date with a list of images, doing only what has changed since the last time."""
+"""Index: bring a store up to date with a list of images, and process only changed images."""
 
 import itertools
 import os

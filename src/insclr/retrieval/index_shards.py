@@ -1,4 +1,4 @@
-"""Indexing by several processes: into a cluster directly, into a folder through a store of each process' own."""
+"""Index by several processes: directly into a cluster, or into one temporary store per process."""
 
 import contextlib
 import hashlib

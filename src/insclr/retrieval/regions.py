@@ -1,4 +1,4 @@
-"""The search among regions: several descriptors an image."""
+"""Search among regions: several descriptors per image."""
 
 import numpy as np
 

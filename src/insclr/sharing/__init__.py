@@ -1,1 +1,1 @@
-"""Models for others: the card that goes with one, and the way to and from the Hugging Face hub."""
+"""Share models: the model card, and the Hugging Face hub."""

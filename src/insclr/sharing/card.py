@@ -1,4 +1,4 @@
-"""The model card: what a model is, was made of and is good for, in Markdown with front matter for the hub."""
+"""Write the model card: what a model is, how it was made and what it is for, in Markdown with front matter."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What was measured of a model, as its card tells it: figures and counts, never a name of an image or an instance."""
+"""The measured results on a model card: figures and counts, without names of images or instances."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from and under which licence: it holds for every model trained from them."""
+"""The source and the licence of a backbone's weights, which also hold for models trained from them."""
 
 from dataclasses import dataclass
 from typing import Any

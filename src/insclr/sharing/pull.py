@@ -1,4 +1,4 @@
-"""Fetch a shared model: downloaded aside, checked as any model file from elsewhere, and only then put in place."""
+"""Download a shared model, check it, and only then put it in place."""
 
 import shutil
 import tempfile

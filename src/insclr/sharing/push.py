@@ -1,4 +1,4 @@
-"""Share a model: its file and its card to a repository of the Hugging Face hub."""
+"""Push a model file and its card to a repository of the Hugging Face hub."""
 
 import tempfile
 from collections.abc import Iterator, Sequence

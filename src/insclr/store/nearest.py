@@ -1,4 +1,4 @@
-"""The nearest rows of a whole store: its segments and the rows that are in none of them yet, searched as one."""
+"""Search the nearest rows of a whole store: in its segments and in the rows that are not in a segment yet."""
 
 import os
 from collections.abc import Sequence

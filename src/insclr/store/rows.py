@@ -1,4 +1,4 @@
-"""What a store holds and what every engine of it can do."""
+"""The rows of a store, and the protocol of every store engine."""
 
 import json
 from collections.abc import Mapping, Sequence

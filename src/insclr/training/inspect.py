@@ -1,4 +1,4 @@
-"""An inspection of the mining: what a method decides now for some anchors, as plain JSON values."""
+"""Inspect the mining: the decisions of a method for some anchors, as plain JSON values."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run will do: rounds fitted to the collection, their time limits, and how long the rest may take."""
+"""Plan a run: rounds fitted to the collection, their time limits, and the remaining time."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Which features of the whole collection a round needs, each computed once."""
+"""Compute the features of the whole collection that a round needs, each once."""
 
 import math
 import tempfile

@@ -1,4 +1,4 @@
-"""What a run logs: starts of rounds, mAP where labels are given, the guard, inspections."""
+"""Log a run: starts of rounds, mAP with labels, the guard, inspections."""
 
 from dataclasses import asdict
 from typing import Any, Literal

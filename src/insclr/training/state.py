@@ -1,4 +1,4 @@
-"""What all rounds of a run share."""
+"""The state that all rounds of a run share."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Live batch-norm over ranks: every layer normalises by the statistics of the whole batch, on CPU and GPU."""
+"""Batch norm over ranks: every layer normalises by the statistics of the whole batch, on CPU and GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The JSON that the API gives back; the OpenAPI description is made from these."""
+"""The JSON answers of the API, from which the OpenAPI description is made."""
 
 from typing import Literal
 

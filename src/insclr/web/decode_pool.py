@@ -22,14 +22,14 @@ from insclr.web.limits import Busy, ClientGone
 
 _log = logging.getLogger(__name__)
 _MAX_ANSWER = 1_000_000_000  # bytes
-_JOBS = 500  # of one worker: then a fresh one takes its place
+_JOBS = 500  # of one worker, before a new one replaces it
 _POLL_INTERVAL = 0.05  # seconds
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """An RGB image, perhaps reduced by `factor`, and the size it has without."""
+    """An RGB image, possibly reduced by `factor`, and its full size."""
 
     image: Image.Image
     whole: tuple[int, int]
@@ -45,11 +45,11 @@ class Part(NamedTuple):
 
 
 class DecodePool:
-    """`workers` processes, started when they are needed; a job has `seconds`, and waits so long for its turn."""
+    """Up to `workers` processes, started on demand; a job may wait `seconds` for a worker and then run as long."""
 
     def __init__(self, workers: int = 2, seconds: float = 10.0) -> None:
         self.seconds = seconds
-        self.killed = 0  # workers that overran or died
+        self.killed = 0  # workers that took too long or died
         self._places: queue.Queue[_Worker | None] = queue.Queue()
         for _ in range(workers):
             self._places.put(None)
@@ -66,7 +66,7 @@ class DecodePool:
         max_pixels: int,
         gone: threading.Event | None = None,
     ) -> DecodedImage:
-        """Decode an image of which `longest`, or so much of a `part` of this size, is wanted.
+        """Decode an image at a size that suffices for `longest` pixels of it, or of a `part` of this size.
 
         Raises BadImage, Busy or ClientGone.
         """
@@ -83,7 +83,7 @@ class DecodePool:
         return self._run(source, job, gone)[1]
 
     def close(self) -> None:
-        """End the workers; whoever waits for one gets Busy."""
+        """End the workers; waiting jobs raise Busy."""
         self._closed.set()
         _end_all(self._live)
 
@@ -120,7 +120,7 @@ class DecodePool:
         raise Busy
 
     def _start(self) -> "_Worker":
-        """A new worker for the place just taken; Busy, and the place is free again, when none can be started."""
+        """Start a worker for the place just taken; on failure free the place and raise Busy."""
         try:
             worker = _Worker()
         except OSError as error:  # no memory, processes or open files are left
@@ -132,7 +132,7 @@ class DecodePool:
 
 
 class _Failed(Exception):
-    """What a worker that had to be killed, or died, could not do."""
+    """A worker was killed or died; the message is the reason for the user."""
 
 
 class _Worker:
@@ -140,7 +140,7 @@ class _Worker:
         self.jobs = 0
         self._pipe, other = multiprocessing.Pipe()
         with other:
-            # -P: modules come from where this process has its own, never from the folder it was started in.
+            # -P: never import modules from the current folder.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "insclr.web.decode_worker", str(other.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -153,7 +153,7 @@ class _Worker:
     def run(
         self, job: bytes, content: bytes, seconds: float, gone: threading.Event | None
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a job and receive its answer; after _Failed or ClientGone the worker is of no use."""
+        """Send a job and receive its answer; after _Failed or ClientGone the worker cannot be used again."""
         self.jobs += 1
         overran = threading.Event()
 
@@ -179,7 +179,7 @@ class _Worker:
             timer.cancel()
 
     def end(self) -> None:
-        """Kill the process; the pipe closes with the last reference, when nobody reads from it any more."""
+        """Kill the process; the pipe closes with its last reference."""
         self._process.kill()
         self._process.wait()
 

@@ -1,6 +1,6 @@
 """A process that only decodes images from unknown sources: small, limited, and killed when it takes too long.
 
-It receives jobs by a pipe and answers there, each as JSON and bytes: nothing that comes out of it is ever run. It
+It receives jobs by a pipe and answers there, each as JSON and bytes: the server never runs its output. It
 imports neither torch nor the rest of the server.
 """
 
@@ -22,12 +22,12 @@ from insclr.data.decode import BadImage, decode, load_readers, read_header, read
 from insclr.data.decode_limits import require_few_pixels
 
 MEMORY = 2_000_000_000  # bytes of address space
-_KEPT_PIXELS = 16_000_000  # an image above is reduced as far as the describer cannot tell
+_KEPT_PIXELS = 16_000_000  # larger images are reduced, but to no less than twice the size that is described
 
 
 def main() -> None:
     """Answer jobs until the pipe closes, which it does when the server ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the server's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load_readers()  # before the limits on memory and writing
     _limit_itself()
@@ -44,10 +44,10 @@ def _limit_itself() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     except (ValueError, OSError):
         if sys.platform == "linux":
-            raise  # macOS takes no limit of address space: there what the header says must do
+            raise  # macOS cannot limit address space: there only the check of the header protects
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(5)  # searches go first
+    os.nice(5)  # searches have priority
 
 
 def _answer(job: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -74,14 +74,14 @@ def _jpeg(content: bytes, side: int, quality: int) -> bytes:
 def _pixels(content: bytes, job: dict[str, Any], side: int) -> tuple[dict[str, Any], bytes]:
     """The RGB bytes, the size of the whole image, and the factor by which it was reduced.
 
-    `side` is the longer one of the file. Of a part in fractions it stands for both, since the sides may be swapped in
-    the upright image.
+    `side` is the longer side of the image in the file. It is used for both sides of a part in fractions, because the
+    upright image may have them swapped.
     """
     longest, part = job["longest"], job["part"]
     if part:
         width, height, fractions = part
         part = (width * side, height * side) if fractions else (width, height)
-    # A part is given in pixels of the file: only a whole image may be decoded smaller.
+    # A part is in pixels of the file, so only a whole image may be decoded smaller.
     image = decode(content, None if part else longest)
     whole = image.size
     if image.width * image.height > _KEPT_PIXELS:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP, without patience for connections that never ask anything."""
+"""The HTTP protocol of uvicorn with limits: idle connections are closed, and their number is bounded."""
 
 import asyncio
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-def guarded(seconds: float, connections: int) -> type[asyncio.Protocol]:
-    """A protocol that closes a connection whose request head is not there after `seconds`.
+def make_protocol(seconds: float, connections: int) -> type[asyncio.Protocol]:
+    """A protocol that closes a connection without a complete request head after `seconds`.
 
     Connections above the limit are closed at once.
     """
@@ -24,7 +24,7 @@ def guarded(seconds: float, connections: int) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._asked():
+            if self._has_request():
                 self._cancel()
             elif self._timer is None:
                 self._start()  # the beginning of a further request
@@ -33,7 +33,7 @@ def guarded(seconds: float, connections: int) -> type[asyncio.Protocol]:
             self._cancel()
             super().connection_lost(exc)
 
-        def _asked(self) -> bool:
+        def _has_request(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _start(self) -> None:
@@ -46,7 +46,7 @@ def guarded(seconds: float, connections: int) -> type[asyncio.Protocol]:
 
         def _expire(self) -> None:
             self._timer = None
-            if not self._asked() and not self.transport.is_closing():
+            if not self._has_request() and not self.transport.is_closing():
                 self.transport.close()
 
     return Guarded

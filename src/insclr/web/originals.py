@@ -1,4 +1,4 @@
-"""The indexed files themselves, byte by byte, for whoever wants more than the page's own JPEGs."""
+"""Serve the indexed files themselves, byte by byte."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""From what a request brings (uploads, rows, boxes) to queries."""
+"""Make queries from a request: uploads, rows, boxes."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""What every request must pass: the right name and origin, the token, a bounded body; what every answer carries."""
+"""Checks of every request (host, origin, token, size of the body), and security headers of every answer."""
 
 import asyncio
 import secrets
@@ -88,10 +88,10 @@ class RequestChecks:
             self.metrics.add(method, route, status, time.perf_counter() - began)
 
     def _check(self, request: Request) -> Response | None:
-        """Raise HTTPException for a request that may not pass; an answer to the one that brings the token."""
+        """Raise HTTPException for a forbidden request; answer the one whose address has the token."""
         path, headers = request.scope["path"], request.headers
         if path == HEALTH:
-            return None  # it tells only that the server is up, and health checks know no names
+            return None  # it reports only that the server is up, and health checks use no host names
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if "*" not in self.settings.hosts and name.strip("[]").lower() not in self.settings.hosts:
@@ -113,7 +113,7 @@ class RequestChecks:
         return None
 
     def _set_cookie(self, request: Request) -> Response:
-        """The address with the token is opened once; from then on a cookie carries it."""
+        """Answer the address with the token by a cookie that later requests carry."""
         home = f"{self.settings.root_path}/"
         page = RedirectResponse(home, status_code=303)
         secure = request.scope.get("scheme") == "https"
@@ -127,7 +127,7 @@ class RequestChecks:
 
 
 class _Body:
-    """The body of one request: counted against its own limit and the server's, and given some time only."""
+    """The body of one request, with a limit of its size, of all bodies together, and of its time."""
 
     def __init__(self, receive: Receive, settings: ServeOptions, limit: Limit) -> None:
         self._receive = receive
@@ -158,7 +158,7 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Read the body to its end, so that the client reads the answer, and drop it."""
+        """Read the body to its end, so that the client receives the answer, and drop it."""
         try:
             while not self._complete:
                 await self.receive()

@@ -1,4 +1,4 @@
-"""The stores as the page sees them: searched by pictures and rows, shown as thumbnails."""
+"""The stores that the page serves: search by photos and rows, thumbnails, previews."""
 
 import logging
 import os

@@ -98,7 +98,7 @@ def _answer_requests(app: "FastAPI") -> None:
 
 
 def _feedback_page(name: str) -> str:
-    """The page of things or of teaching: the head that both share, then its own part."""
+    """The HTML of the page of things or of teaching: their common head, then the page itself."""
     head = (_STATIC / "feedback_head.html").read_text(encoding="utf-8")
     head = head.replace("{title}", name.capitalize()).replace("{page}", name)
     head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
@@ -130,7 +130,7 @@ def _show_pages(app: "FastAPI") -> None:
 
 
 def _report_state(app: "FastAPI", served: "Served") -> None:
-    """/healthz for whoever restarts the server, /metrics for Prometheus (with the token, like every page)."""
+    """Add /healthz for health checks, and /metrics for Prometheus (which needs the token, like every page)."""
     from fastapi.responses import JSONResponse, Response
 
     from insclr.web.request_checks import HEALTH
@@ -145,7 +145,7 @@ def _report_state(app: "FastAPI", served: "Served") -> None:
 
 
 def _explain_errors(app: "FastAPI") -> None:
-    """Every mistake becomes a JSON answer with the right status; none ends the server."""
+    """Answer every error with JSON and the right status."""
     from fastapi import Request
     from fastapi.responses import JSONResponse
 
@@ -154,7 +154,7 @@ def _explain_errors(app: "FastAPI") -> None:
     from insclr.web.served import Refused
 
     @app.exception_handler(Refused)
-    def refused(_: Request, error: Refused) -> JSONResponse:
+    def refuse(_: Request, error: Refused) -> JSONResponse:
         return JSONResponse({"detail": error.detail}, status_code=error.status, headers=error.headers)
 
     @app.exception_handler(ClientGone)
@@ -201,7 +201,7 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
     app = create_app(stores, settings)
     import uvicorn
 
-    from insclr.web.guarded_http import guarded
+    from insclr.web.guarded_http import make_protocol
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
@@ -214,7 +214,7 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
             ) from error
         config = uvicorn.Config(
             app,
-            http=guarded(settings.header_seconds, settings.max_connections),
+            http=make_protocol(settings.header_seconds, settings.max_connections),
             ws="none",
             log_level="warning",
             server_header=False,
@@ -230,7 +230,7 @@ def _server_class() -> Any:
     import uvicorn
 
     class _EndingServer(uvicorn.Server):
-        """A server that is gone a few seconds after it was told to stop, whatever its threads are doing."""
+        """A server whose process ends a few seconds after a signal, even while threads are busy."""
 
         async def shutdown(self, sockets: Any = None) -> None:
             timer = threading.Timer(_GRACE + 3, os._exit, (143,))

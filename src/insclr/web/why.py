@@ -1,4 +1,4 @@
-"""Why a picture was found: the points that it shares with the query, and the box of the thing in it."""
+"""Explain a match: the points that it shares with the query, and the box of the thing in it."""
 
 import threading
 from functools import partial

@@ -1,1 +1,1 @@
-"""What is known of parts of images: local features, geometric verification, ranking by local descriptors."""
+"""Parts of images: local features, geometric verification, ranking by local descriptors."""

@@ -1,4 +1,4 @@
-"""What is kept of images' parts beside a store: one SQLite file, rows by the hash of the image's content.
+"""The SQLite file of local features beside a store, by the hash of an image's content.
 
 Nothing in it is needed to search by descriptors, and all of it can be made again by `insclr index`.
 """

@@ -1,4 +1,4 @@
-"""The nearest neighbours of database rows, worked out in blocks and only for the rows that are asked for."""
+"""The nearest neighbours of database rows, computed in blocks and only for requested rows."""
 
 import weakref
 from collections.abc import Callable

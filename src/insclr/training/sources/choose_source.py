@@ -1,4 +1,4 @@
-"""The feature source of a round: by the layers it trains."""
+"""Choose the feature source of a round by the layers it trains."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Features from images through the whole network: the views of every step are made from one decode (step 1)."""
+"""The source that sends images through the whole network: all views of a step come from one decode (step 1)."""
 
 import warnings
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""Features from maps computed once: the late layers and the FC learn, most of a network at little of its cost."""
+"""The source that trains the late layers and the FC on cached maps, at a small part of the cost of all layers."""
 
 from collections.abc import Generator, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Features from pooled features computed once: the fully connected layer alone learns."""
+"""The source that trains only the FC, on cached pooled features."""
 
 from collections.abc import Generator
 
