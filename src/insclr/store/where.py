@@ -76,7 +76,7 @@ def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
     if len(text) > _MAX_LENGTH:
         raise UserError(f"the filter has {len(text)} characters: {_MAX_LENGTH} are allowed")
     parser = _Parser(text, ("path", *columns))
-    condition = parser.joined(0)
+    condition = parser.parse_chain(0)
     parser.expect_end()
     return condition
 
@@ -127,8 +127,8 @@ class _Parser:
         self.at = 0
         self.in_list = False
 
-    def joined(self, depth: int, word: str = "or") -> Condition:
-        rule = partial(self.joined, word="and") if word == "or" else self.one
+    def parse_chain(self, depth: int, word: str = "or") -> Condition:
+        rule = partial(self.parse_chain, word="and") if word == "or" else self.one
         parts = [rule(depth)]
         while self.skip("word", word):
             parts.append(rule(depth))
@@ -140,7 +140,7 @@ class _Parser:
         if self.skip("word", "not"):
             return Not(self.one(depth + 1))
         if self.skip("sign", "("):
-            inner = self.joined(depth + 1)
+            inner = self.parse_chain(depth + 1)
             self.need_sign(")")
             return inner
         return self.comparison()
