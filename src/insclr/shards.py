@@ -54,12 +54,21 @@ class Shard:
         return f"{self.number}/{self.of}"
 
 
+def torchrun_shard() -> str:
+    """The share that torchrun has given this process, as NUMBER/OF; empty outside torchrun."""
+    world, rank = (int(os.environ.get(name, "0")) for name in ("WORLD_SIZE", "RANK"))
+    return f"{rank + 1}/{world}" if world > 1 else ""
+
+
 def shard_of(option: str) -> Shard:
     """The shard that `--shard` names, or that torchrun has given this process."""
-    world, rank = (int(os.environ.get(name, "0")) for name in ("WORLD_SIZE", "RANK"))
+    own = torchrun_shard()
+    if own and option in ("", own):
+        number, of = map(int, own.split("/"))
+        return Shard(number, of, rank=True)
     if not option:
-        return Shard(rank + 1, world, rank=True) if world > 1 else Shard()
-    if world > 1:
+        return Shard()
+    if own:
         raise UserError("torchrun splits the images by itself: leave --shard out.")
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", option)
     if not found or not 1 <= int(found[1]) <= int(found[2]):

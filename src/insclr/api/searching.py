@@ -19,7 +19,7 @@ from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match, open_for_search
 from insclr.retrieval.search import search as search_store
-from insclr.shards import shard_of
+from insclr.shards import Shard, shard_of
 from insclr.store import open_store
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def index(
     (24, [])
     """
     given = options.change(changes)
-    shard = shard_of(given.shard)
+    shard = shard_of(given.shard) if given.shard else Shard()  # one rank of a script may index alone
     require_model(model, given)
     extractor = open_extractor(given.local_features, given.local_matcher)  # refuses a wrong file first
     listed = as_list(images)

@@ -31,7 +31,9 @@ def index(model: ModelName, images: Images, store: StoreToWrite, options: IndexO
     tell_when_stopped(lambda: f"{store} keeps the images indexed so far. Run the same command to continue.")
     from insclr.api import index as index_listed
     from insclr.data.table import one_line
+    from insclr.shards import torchrun_shard
 
+    options = options.change({"shard": options.shard or torchrun_shard()})
     report = index_listed(model, list_given(images), store, options)
     for path, reason in report.skipped:
         progress.say(one_line(f"unreadable: {path}: {reason}"))
