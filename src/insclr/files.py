@@ -145,7 +145,8 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
 def _prepare_aside(path: Path) -> Path:
     """Make the folder of `path`, clear what was forgotten there, and name a scratch file or folder beside `path`."""
     _make_folder(path.parent)
-    _remove_forgotten(path)
+    for scratch in path.parent.glob(f".{glob.escape(path.name)}.*{_PART}"):
+        _remove_if_older(scratch, time.time() - _ABANDONED)
     return _aside(path)
 
 
@@ -237,12 +238,6 @@ def _exchange(one: Path, other: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(code, os.strerror(code), str(other))
-
-
-def _remove_forgotten(path: Path) -> None:
-    """Remove scratch files of `path` that are so old that nobody is writing them any more."""
-    for scratch in path.parent.glob(f".{glob.escape(path.name)}.*{_PART}"):
-        _remove_if_older(scratch, time.time() - _ABANDONED)
 
 
 def _remove_if_older(scratch: Path, moment: float) -> None:

@@ -157,8 +157,8 @@ def join_ranks() -> Iterator[Ranks]:
     except UserError as error:
         raise error if ranks.first else UserError(f"{_name(ranks)}: {error}") from error
     except RuntimeError as error:
-        if not _lost_connection(error):
-            raise
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise  # not for a lost connection
         raise UserError(
             f"{_name(ranks)}: another rank of this training has ended; its own message gives the reason. "
             "Files written so far are intact. Run the command with --resume to continue, with any number of ranks."
@@ -169,7 +169,3 @@ def join_ranks() -> Iterator[Ranks]:
 
 def _name(ranks: Ranks) -> str:
     return f"rank {ranks.rank} of {ranks.world} on {socket.gethostname()}"
-
-
-def _lost_connection(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error)

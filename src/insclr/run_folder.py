@@ -202,18 +202,14 @@ class RunFolder(_Folder):
         """Ids of the images that could be read when the run began, (usable,) int64: at first those `seen` now."""
         file = self.path / _USABLE
         if seen is not None and not file.exists():
-            with whole_file(file) as scratch:
-                safetensors.torch.save_file({"ids": seen}, scratch)
+            _write_tensors(file, {"ids": seen})
         return _load_tensors(file)["ids"]
 
     def feedback(self, current: FeedbackGroups | None) -> FeedbackGroups | None:
         """Feedback about the usable images when the run began: at first the `current` one."""
         if current is not None and not has_feedback(self.path):
-            with whole_file(self.path / _FEEDBACK) as scratch:
-                safetensors.torch.save_file(
-                    {"groups": current.groups, "has_feedback": current.has_feedback, "apart": current.apart},
-                    scratch,
-                )
+            parts = {"groups": current.groups, "has_feedback": current.has_feedback, "apart": current.apart}
+            _write_tensors(self.path / _FEEDBACK, parts)
         if not has_feedback(self.path):
             return None
         is_old = (self.path / _OLD_FEEDBACK).exists()
@@ -224,8 +220,7 @@ class RunFolder(_Folder):
 
     def save_initial_fc(self, size: InstanceSize, reasons: tuple[str, ...], fc: nn.Linear) -> None:
         """Keep the initial FC, the size of an instance that was estimated with it, and the reasons for both."""
-        with whole_file(self.path / _INITIAL_FC) as scratch:
-            safetensors.torch.save_file({k: v.detach().cpu() for k, v in fc.state_dict().items()}, scratch)
+        _write_tensors(self.path / _INITIAL_FC, fc.state_dict())
         _write_json(self.path / _START, {"size": asdict(size), "reasons": reasons})
 
     def initial_fc(self) -> dict[str, Tensor]:
@@ -251,9 +246,7 @@ class RunFolder(_Folder):
 
     def end_round(self, number: int, network: DescriptorNetwork) -> None:
         """Keep the weights a round ended with: its successor starts from them."""
-        weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-        with whole_file(self.round_folder(number) / _END) as scratch:
-            safetensors.torch.save_file(weights, scratch)
+        _write_tensors(self.round_folder(number) / _END, network.state_dict())
 
     def load_round(self, number: int, network: DescriptorNetwork) -> None:
         """Give the network the weights that round `number` ended with."""
@@ -320,6 +313,12 @@ def _read_json(file: Path) -> dict[str, Any]:
 def _read_images(file: Path) -> ImageList:
     kept = read_json(file)
     return ImageList(Path(kept["root"]), tuple(kept["paths"]), not_read=kept.get("not_read", {}))
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    with whole_file(file) as scratch:
+        on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        safetensors.torch.save_file(on_cpu, scratch)
 
 
 def _load_tensors(file: Path) -> dict[str, Tensor]:

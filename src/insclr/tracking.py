@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ class Tracker:
         """Open the run's log. `after` = (round, step) of the checkpoint a resumed run goes on from."""
         self.path = folder / "metrics.jsonl"
         if after is not None and self.path.exists():
-            self._drop_after(*after)
+            self._drop_after(after)
         elif self.path.exists():
             self.path.unlink()
         self._file = self.path.open("a")
@@ -49,21 +48,15 @@ class Tracker:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
-    def _drop_after(self, last_round: int, last_step: int) -> None:
+    def _drop_after(self, point: tuple[int, int]) -> None:
         """Drop what an interrupted run wrote after its last checkpoint: it will be written again."""
-        records = _whole_records(self.path.read_text(errors="replace"))
-        kept = [record for record in records if _before_checkpoint(record, (last_round, last_step))]
-        with whole_file(self.path) as scratch:
-            scratch.write_text("".join(f"{json.dumps(record)}\n" for record in kept))
-
-
-def _before_checkpoint(record: dict[str, Any], point: tuple[int, int]) -> bool:
-    """Whether a record was written before the checkpoint of this (round, step).
-
-    The numbers of the step itself and its plan are; its end and the guard's result come after.
-    """
-    where = (record["round"], record["step"])
-    return where < point or (where == point and point[1] >= 0 and record.get("event") in (None, "planned"))
+        with whole_file(self.path) as scratch, scratch.open("w") as file:
+            for record in read_metrics(self.path.parent):
+                where = (record["round"], record["step"])
+                # The numbers of the step itself and its plan come before the checkpoint, its end and the guard after.
+                of_step = where == point and point[1] >= 0 and record.get("event") in (None, "planned")
+                if where < point or of_step:
+                    file.write(f"{json.dumps(record)}\n")
 
 
 class SilentTracker(Tracker):
@@ -84,18 +77,15 @@ class SilentTracker(Tracker):
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All records of a run, in order."""
-    path = folder / "metrics.jsonl"
-    return list(_whole_records(path.read_text(errors="replace"))) if path.exists() else []
-
-
-def _whole_records(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
+    path, records = folder / "metrics.jsonl", []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue  # a run that is being written, or was killed, may end in half a line
         if isinstance(record, dict) and {"round", "step"} <= record.keys():
-            yield record
+            records.append(record)
+    return records
 
 
 def _open_board(folder: Path) -> Any:

@@ -91,7 +91,7 @@ def read_labels(file: Path | str, root: Path | str | None = None) -> Labels:
         root=Path(root) if root is not None else file.parent,
         paths=tuple(row["path"] for _, row in rows),
         instances=tuple(row["instance"] for _, row in rows),
-        roles=tuple(_role(file, line, row["role"]) for line, row in rows) if "role" in has else None,
+        roles=tuple(row["role"] for _, row in rows) if "role" in has else None,
         boxes=tuple(_box(file, line, row) for line, row in rows) if "x1" in has else None,
     )
     for role in ROLES:
@@ -125,13 +125,9 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
             if not row[column]:
                 raise UserError(f"{file}, line {line}: the {column} is empty")
         row["path"] = PurePath(row["path"]).as_posix()
+        if row.get("role", "query") not in ROLES:
+            raise UserError(f'{file}, line {line}: the role is "{row["role"]}"; it must be query or index')
         yield line, row
-
-
-def _role(file: Path, line: int, role: str) -> str:
-    if role not in ROLES:
-        raise UserError(f'{file}, line {line}: the role is "{role}"; it must be query or index')
-    return role
 
 
 def _box(file: Path, line: int, row: dict[str, str]) -> Box | None:

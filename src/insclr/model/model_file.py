@@ -21,7 +21,7 @@ from insclr.model.stored import (
     write_model_file,
 )
 from insclr.model.weights import misfits
-from insclr.recipe import NetworkRecipe, Recipe
+from insclr.recipe import Recipe
 
 __all__ = ["MODEL_NAME", "Model", "as_model", "load_model", "resolve_model", "save_model", "weights_of"]
 
@@ -61,18 +61,14 @@ def as_model(stored: StoredModel, path: Path | str) -> Model:
 def _network(stored: StoredModel, path: Path | str) -> DescriptorNetwork:
     """The network of what was read from `path`; UserError where its tensors are not those of its recipe."""
     weights = {key: torch.from_numpy(value) for key, value in stored.weights.items()}
-    wanted = _outline(stored.recipe.network).state_dict()
+    # The shapes without the numbers: a small file may name a network that would fill the memory.
+    with torch.device("meta"):
+        wanted = create_network(stored.recipe.network, pretrained=False).state_dict()
     if what := misfits(weights, wanted, wanted):
         raise UserError(f"The tensors in {path} are not those of its recipe: {what}. Copy or train it again.")
     network = create_network(stored.recipe.network, pretrained=False)
     network.load_state_dict(weights)
     return network
-
-
-def _outline(recipe: NetworkRecipe) -> DescriptorNetwork:
-    """The shapes of a network without its numbers: a small file may name one that would fill the memory."""
-    with torch.device("meta"):
-        return create_network(recipe, pretrained=False)
 
 
 def resolve_model(name: str | Path) -> Model:

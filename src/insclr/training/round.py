@@ -4,12 +4,13 @@ import copy
 import logging
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from insclr.methods import create_method
 from insclr.methods.method import Method, Prepared, RoundStart
 from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
 from insclr.mining.consistency import PairTrust
+from insclr.model.late_layers import LateLayers
 from insclr.model.refined import RefinedLinear
 from insclr.progress import working
 from insclr.ranks import Ranks
@@ -19,7 +20,10 @@ from insclr.training.guard import has_inconsistent_pairs, measure_health, why_un
 from insclr.training.initial_fc import initialise_fc, renew_initial_fc
 from insclr.training.plan import fit_to_collection, seconds_for_round
 from insclr.training.run_log import log_guard, log_round_start, log_skipped, save_inspection
-from insclr.training.sources.choose_source import choose_source
+from insclr.training.sources import Source
+from insclr.training.sources.image_source import ImageSource
+from insclr.training.sources.map_source import Maps, MapSource
+from insclr.training.sources.pooled_source import PooledSource
 from insclr.training.state import Run
 from insclr.training.steps import Round, train_steps
 
@@ -65,15 +69,7 @@ def run_round(run: Run, index: int) -> None:
             recipe=recipe,
             network=network,
             method=method,
-            source=choose_source(
-                network,
-                method,
-                run.images,
-                recipe,
-                run.features,
-                seed=run.seed(number),
-                ranks=sharing,
-            ),
+            source=choose_source(run, number, recipe, method, sharing),
             margin=float(prepared.criteria.get("margin", 0.0)),
             folder=run.folder.round_folder(number),
             tracker=run.tracker,
@@ -108,6 +104,26 @@ def run_round(run: Run, index: int) -> None:
         if number == len(run.recipe.rounds) and method.needs.plain:
             # Its banks are newest now; a method that decides once a round is inspected when the run ends.
             save_inspection(run, number, "end", method, prepared)
+
+
+def choose_source(run: Run, number: int, recipe: RoundRecipe, method: Method, ranks: Ranks) -> Source:
+    """Images through all layers, cached maps through the late ones, or cached pooled features through the FC."""
+    network, features, needs, seed = run.network, run.features, method.needs, run.seed(number)
+    if recipe.train == "all":
+        collection = replace(features.collection, images=run.images)
+        return ImageSource(network, method, collection, recipe, seed=seed, ranks=ranks)
+    scales = [features.at_scale(network, recipe, scale).plain for scale in needs.scales]
+    if recipe.train == "fc":
+        pooled = features.pool_features(network, recipe, needs)
+        return PooledSource(network, method, pooled.plain, pooled.views, tuple(scales), seed=seed)
+
+    def with_layers(maps: Tensor, side: int) -> Maps:
+        return Maps(LateLayers(network, side, features.floats(network, recipe)), maps)
+
+    maps, size = features.maps(network, recipe), recipe.plain_size
+    views = with_layers(maps.views, recipe.augmented_size)
+    at_scales = [with_layers(one, round(s * size)) for one, s in zip(scales, needs.scales, strict=True)]
+    return MapSource(method, with_layers(maps.plain, size), views, at_scales, seed=seed, ranks=ranks)
 
 
 def prepare_method(run: Run, number: int, recipe: RoundRecipe, method: Method) -> tuple[RoundStart, Prepared]:
