@@ -1,6 +1,7 @@
 """Calibration of scores: by hand on a few matches, against a slow implementation, and on a whole collection."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,8 @@ def test_a_collection_of_twins_and_a_tiny_one_are_measured() -> None:
 def test_a_result_reports_the_score_in_json_table_and_page(tmp_path: Path) -> None:
     rows, labels = collection(20, 6, 0.4)
     assert "ece" not in evaluate_labels(rows, labels).to_json()
-    result = evaluate_labels(rows, labels, calibration=True)
+    calibration, answered = measure_calibration(rows, labels)
+    result = replace(evaluate_labels(rows, labels), calibration=calibration, answered=answered)
     values = json.loads(json.dumps(result.to_json()))
     assert {"ece", "line_precision", "line_recall", "line_f1", "best_f1", "reliability"} <= values.keys()
     assert len(values["reliability"]) == 10

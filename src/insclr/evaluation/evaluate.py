@@ -1,7 +1,6 @@
 """Evaluate descriptors: leave-one-out over a labels file, or by a public protocol."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.labels import Labels
 from insclr.errors import UserError
-from insclr.evaluation.calibration import measure_calibration
 from insclr.evaluation.distractors import Distractors, rank_among
 from insclr.evaluation.metrics import Ranks, iou, mean_precision, ranks_in_scores
 from insclr.evaluation.protocol import RetrievalProtocol
@@ -91,21 +89,15 @@ def evaluate_labels(
     reranker: Reranker | None = None,
     *,
     allow_missing: bool = False,
-    calibration: bool = False,
 ) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
 
     `descriptors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
-    unreadable, refused unless `allow_missing`. Queries without a positive are left out. With `calibration` the score
-    is measured too.
+    unreadable, refused unless `allow_missing`. Queries without a positive are left out.
     """
     rows, labels = readable_rows(descriptors, labels, allow_missing=allow_missing)
     task = LeaveOneOut(labels)
-    result = task.measure(_rank(task, rows) if reranker is None else _rerank(task, rows, reranker))
-    if not calibration:
-        return result
-    measured, answered = measure_calibration(rows, labels)
-    return replace(result, calibration=measured, answered=answered)
+    return task.measure(_rank(task, rows) if reranker is None else _rerank(task, rows, reranker))
 
 
 def _rank(task: LeaveOneOut, rows: Descriptors) -> Iterator[RankedQuery]:

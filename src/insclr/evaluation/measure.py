@@ -72,13 +72,23 @@ def measure_labels(
     describe = describe or DescriptorParts(model, None, Shard())
     describe.share([(labels.images, labels.query_boxes)])
     vectors = describe(labels.images, labels.query_boxes)
-    if options.ranking == "global" and not options.verifier:
-        reranker = RERANKERS.get(options.reranker)
-        with working("ranking"):
-            return evaluate_labels(
-                vectors, labels, reranker, allow_missing=options.allow_missing, calibration=True
-            )
     rows, labels = readable_rows(vectors, labels, allow_missing=options.allow_missing)
+    if options.ranking == "global" and not options.verifier:
+        with working("ranking"):
+            result = evaluate_labels(rows, labels, RERANKERS.get(options.reranker))
+    else:
+        result = _measure_parts(model, labels, rows, options, extractor)
+    if options.ranking == "regions":
+        return result  # the score of a region is another one
+    with working("measuring the score"):
+        calibration, answered = measure_calibration(rows, labels)
+    return replace(result, calibration=calibration, answered=answered)
+
+
+def _measure_parts(
+    model: OpenedModel, labels: Labels, rows: Descriptors, options: EvaluateOptions, extractor: Extractor
+) -> LabelResult:
+    """The result of a ranking by parts of images, or of one that is verified."""
     task = LeaveOneOut(labels)
     ranker = rank_globally(rows, task.index)
     if options.ranking == "regions":
@@ -91,12 +101,7 @@ def measure_labels(
         verifier = verify_by_points(features, query_outlines(labels), extractor)
     elif options.verifier == "dsm":
         verifier = _verify_by_cells(model, labels)
-    result = task.measure(rank_rows(task, ranker, verifier), true_boxes(labels))
-    if options.ranking == "regions":
-        return result  # the score of a region is another one
-    with working("measuring the score"):
-        calibration, answered = measure_calibration(rows, labels)
-    return replace(result, calibration=calibration, answered=answered)
+    return task.measure(rank_rows(task, ranker, verifier), true_boxes(labels))
 
 
 def measure_protocol(

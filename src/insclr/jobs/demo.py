@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,9 +75,6 @@ def run_demo(folder: Path, recipe: str, say: Callable[[str], None]) -> Demo:
 
 def _read_stored(store: Path, images: ImageList) -> Descriptors:
     """What the store holds of these images (images, dim), so that they need not be described again."""
-    opened = open_store(store)
-    try:
+    with closing(open_store(store)) as opened:
         rows = opened.rows_by_path()
         return opened.descriptors([rows[path].id for path in images.paths])
-    finally:
-        opened.close()

@@ -1,5 +1,6 @@
 """Groups of near-identical images: copies, other sizes, other compression, slight crops."""
 
+import functools
 import logging
 from collections import defaultdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from insclr.data.decode import BadImage, decode
 from insclr.progress import progress_bar
-from insclr.store import Row, Store
+from insclr.store import IndexedImage, Row, Store
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +29,14 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
     """
     rows = sorted(store.rows_by_path().values(), key=lambda row: row.id)
     place = {row.id: i for i, row in enumerate(rows)}
-    small = _SmallImages(store.info.root)
+    small = functools.cache(lambda path: _shrink(store.info.root / path))  # each image is read once
+
+    def agree(one: IndexedImage, other: IndexedImage) -> bool:
+        if one.hash == other.hash:
+            return True
+        a, b = small(one.path), small(other.path)
+        return a is not None and b is not None and float((a * b).sum()) >= _AGREEMENT
+
     by_hash: dict[str, int] = {}
     pairs = [(i, by_hash.setdefault(row.image.hash, i)) for i, row in enumerate(rows)]
     ids = store.ids()
@@ -38,7 +46,7 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
             found = store.search(store.descriptors(part), _NEAREST)
             for i, near in zip(*np.nonzero(found.similarities >= similarity), strict=True):
                 a, b = place.get(int(part[i])), place.get(int(found.ids[i, near]))
-                if a is not None and b is not None and a < b and small.agree(rows[a], rows[b]):
+                if a is not None and b is not None and a < b and agree(rows[a].image, rows[b].image):
                     pairs.append((a, b))
             bar.advance(len(part))
     one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -48,26 +56,6 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
         groups[number].append(row)
     sets = [sorted(group, key=lambda row: row.image.path) for group in groups.values() if len(group) > 1]
     return sorted(sets, key=lambda group: (-len(group), group[0].image.path))
-
-
-class _SmallImages:
-    """Images shrunk to a few pixels, read once each."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._read: dict[int, NDArray[np.float32] | None] = {}
-
-    def agree(self, one: Row, other: Row) -> bool:
-        """Whether both files are equal or show the same."""
-        if one.image.hash == other.image.hash:
-            return True
-        a, b = self._small(one), self._small(other)
-        return a is not None and b is not None and float((a * b).sum()) >= _AGREEMENT
-
-    def _small(self, row: Row) -> NDArray[np.float32] | None:
-        if row.id not in self._read:
-            self._read[row.id] = _shrink(self._root / row.image.path)
-        return self._read[row.id]
 
 
 def _shrink(file: Path) -> NDArray[np.float32] | None:

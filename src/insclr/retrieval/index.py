@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,28 +63,26 @@ class IndexReport:
         """One line for people."""
         if self.waits_for:
             return f"{self.added + self.changed} images described; {self.waits_for}"
-        parts = [
-            f"{count} {word}"
-            for count, word in (
-                (self.added, "added"),
-                (self.changed, "changed"),
-                (self.updated, "updated"),
-                (self.regions, "given regions"),
-                (self.unchanged, "unchanged"),
-                (self.pruned, "dropped"),
-                (self.vanished, "no longer listed (drop them with --prune)"),
-                (len(self.skipped), "unreadable"),
-            )
-            if count
-        ]
-        return f"{self.total} images in the store: " + (", ".join(parts) or "nothing to do")
+        counts = (
+            (self.added, "added"),
+            (self.changed, "changed"),
+            (self.updated, "updated"),
+            (self.regions, "given regions"),
+            (self.unchanged, "unchanged"),
+            (self.pruned, "dropped"),
+            (self.vanished, "no longer listed (drop them with --prune)"),
+            (len(self.skipped), "unreadable"),
+        )
+        return f"{self.total} images in the store: {_join_counts(counts) or 'nothing to do'}"
 
     def arrivals(self) -> str:
         """One line for people about what is new."""
-        parts = [
-            f"{count} {word}" for count, word in ((self.added, "added"), (self.changed, "changed")) if count
-        ]
-        return f"{', '.join(parts)}: {self.total} images in the store"
+        counts = ((self.added, "added"), (self.changed, "changed"))
+        return f"{_join_counts(counts)}: {self.total} images in the store"
+
+
+def _join_counts(counts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
 def index_images(
@@ -112,10 +111,8 @@ def index_images(
     if given.local or extractor is not None:
         require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
-    store = create_store(
-        uri, StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
-    )
-    try:
+    info = StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
+    with closing(create_store(uri, info)) as store:
         if extractor is None:
             store_extractor(store)  # refuses missing weights before anything is described
         with store.writing():
@@ -134,23 +131,18 @@ def index_images(
             with working("calibrating the score"):
                 calibrate_store(store)
             return replace(run.report, total=store.count(), not_read=images.not_read)
-    finally:
-        store.close()
 
 
 def _keep_parts(
     store: Store, describer: Describer, options: IndexOptions, extractor: Extractor | None
 ) -> None:
     """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
-    kept = LocalFeatureDatabase(store.parts)
-    try:
+    with closing(LocalFeatureDatabase(store.parts)) as kept:
         if options.local or extractor is not None or has_local_features(kept):
             keep_features(store, kept, choose_extractor(kept, extractor))
         if (options.asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
             keep_asmk(store, kept, describer.cells, describer.cells_longest)
         drop_gone(store, kept)
-    finally:
-        kept.close()
 
 
 class _Run:

@@ -4,8 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from insclr.lock import only_writer
 from insclr.options import IndexOptions
 from insclr.retrieval.index import (
     DescribedRow,
-    DescribedRows,
     IndexReport,
     index_images,
     is_unchanged,
@@ -75,13 +73,8 @@ class _Shares:
         report = IndexReport()
         if wanted:
             share = self._share(self._shard.number)
-            info = StoreInfo(
-                self._describer.name,
-                self._describer.fingerprint,
-                self._describer.dim,
-                root,
-                self._describer.size,
-            )
+            who = self._describer
+            info = StoreInfo(who.name, who.fingerprint, who.dim, root, who.size)
             create_store(share, info).close()
             own = IndexOptions(regions=regions, batch=options.batch)
             report = index_images(self._describer, self._images.subset(wanted), share, own)
@@ -100,7 +93,13 @@ class _Shares:
         with only_writer(self._folder / "lock", PATIENCE):
             if self._is_merged():
                 return None
-            with self._open_described() as described:
+            with contextlib.ExitStack() as stack:
+                described: dict[str, DescribedRow] = {}
+                for share in filter(Path.exists, map(self._share, self._numbers)):
+                    store = stack.enter_context(closing(open_store(share)))
+                    described |= {
+                        path: DescribedRow(store, row) for path, row in store.rows_by_path().items()
+                    }
                 report = index_images(
                     self._describer,
                     self._images,
@@ -122,8 +121,7 @@ class _Shares:
         share = self._shard.share(len(self._images))
         if not self._store.exists():
             return Path(os.path.abspath(self._images.root)), list(share), regions  # noqa: PTH100
-        store = open_store(self._store)
-        try:
+        with closing(open_store(self._store)) as store:
             store.info.refuse_other_model(self._describer.fingerprint, store.uri)
             store.info.refuse_other_size(self._describer.size, store.uri)
             known, have_regions = store.rows_by_path(), set(store.region_ids().tolist())
@@ -132,28 +130,12 @@ class _Shares:
             for i, path in zip(share, stored_paths(store.info.root, self._images.subset(share)), strict=True):
                 row = known.get(path)
                 complete = row is not None and (not regions or row.id in have_regions)
-                with contextlib.suppress(
-                    OSError
-                ):  # the run that writes the store tells of files that are gone
-                    if row is None or not complete or not is_unchanged(row.image, self._state(i)):
+                # The run that writes the store reports files that are gone.
+                file = on_disk(self._images.file(i))
+                with contextlib.suppress(OSError):
+                    if row is None or not complete or not is_unchanged(row.image, file.stat()):
                         wanted.append(i)
             return store.info.root, wanted, regions
-        finally:
-            store.close()
-
-    @contextmanager
-    def _open_described(self) -> Iterator[DescribedRows]:
-        with contextlib.ExitStack() as opened:
-            rows: dict[str, DescribedRow] = {}
-            for number in self._numbers:
-                if self._share(number).exists():
-                    store = open_store(self._share(number))
-                    opened.callback(store.close)
-                    rows |= {path: DescribedRow(store, row) for path, row in store.rows_by_path().items()}
-            yield rows
-
-    def _state(self, i: int) -> os.stat_result:
-        return on_disk(self._images.file(i)).stat()
 
     def _share(self, number: int) -> Path:
         return self._folder / f"{number}-of-{self._shard.of}"

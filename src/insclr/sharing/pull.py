@@ -28,21 +28,15 @@ def pull(repo: str, out: str | Path, *, revision: str = "") -> "Model":
     out = Path(out)
     if out.is_dir():
         raise UserError(f"{out} is a folder: give the name of the file to write, such as {out / MODEL_NAME}.")
+    from insclr.model.model_file import load_model
+
     with tempfile.TemporaryDirectory() as folder:
         fetched = download(repo, MODEL_NAME, Path(folder), revision or None)
-        model = _load_checked(fetched, repo)
+        try:
+            model = load_model(fetched)
+        except UserError as error:  # names the repository, not this copy
+            reason = str(error).replace(str(fetched), f"{repo}/{MODEL_NAME}")
+            raise UserError(f"Nothing was written. {reason}") from error
         with whole_file(out) as scratch:
             shutil.copyfile(fetched, scratch)
     return replace(model, source=str(out.absolute()))
-
-
-def _load_checked(file: Path, repo: str) -> "Model":
-    """The model in a file from elsewhere; messages name the repository, not this copy."""
-    from insclr.model.model_file import load_model
-
-    try:
-        return load_model(file)
-    except UserError as error:
-        raise UserError(
-            f"Nothing was written. {str(error).replace(str(file), f'{repo}/{MODEL_NAME}')}"
-        ) from error
