@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from insclr.data.tuples import TupleSampler
-from insclr.memory.bank import MappedBank
+from insclr.memory.banks import MappedBank
 from insclr.memory.round_pool import round_pool
 from insclr.mining.calibrate import random_pairs
 from insclr.ranks import Ranks

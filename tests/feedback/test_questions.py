@@ -24,7 +24,7 @@ def instances(count: int, images: int, spread: float, seed: int = 0) -> tuple[np
 def test_images_that_are_hardly_alike_are_no_part() -> None:
     """Two images an instance, and all instances far apart: five images a part would mix three instances."""
     rows, near = instances(40, 2, 0.2)
-    questions = Questions(rows, near, KnownImages.nothing(80))
+    questions = Questions(rows, near, KnownImages(np.arange(80)))
     truth = np.arange(80) // 2
     for part in range(questions.part.max() + 1):
         assert len(set(truth[questions.part == part])) == 1
@@ -38,7 +38,7 @@ def test_a_join_that_nothing_else_bears_out_is_doubtful() -> None:
 
 def test_an_unexpected_join_is_asked_about_again_with_another_image_until_it_is_borne_out() -> None:
     rows, near = instances(6, 5, 0.15)
-    nobody = KnownImages.nothing(30)
+    nobody = KnownImages(np.arange(30))
     questions = Questions(rows, near, nobody)
     assert questions.part.max() + 1 == 6  # every instance is a part
     one, other = questions.image_of(int(questions.group[0])), questions.image_of(int(questions.group[5]))
@@ -62,7 +62,7 @@ def test_an_unassigned_image_represents_no_group_and_moves_none() -> None:
     rows[15] = rows[0]  # shows the second instance and looks like the first
     near[15], near[0] = np.roll(near[0], 1), near[0]
     near[15, 0] = 0
-    nobody = KnownImages.nothing(16)
+    nobody = KnownImages(np.arange(16))
     questions = Questions(rows, near, nobody)
     assert questions.part[15] == questions.part[0] != questions.part[8]
     same = np.arange(16)
@@ -78,7 +78,7 @@ def test_an_unassigned_image_represents_no_group_and_moves_none() -> None:
 
 def test_unassigned_images_of_one_thing_are_compared_with_their_neighbours() -> None:
     rows, near = instances(2, 6, 0.15)
-    questions = Questions(rows, near, KnownImages.nothing(12))
+    questions = Questions(rows, near, KnownImages(np.arange(12)))
     assert len(set(questions.part[:6].tolist())) == len(set(questions.part[6:].tolist())) == 1
     same = np.array([0, 0, 0, 0, 0, 5, 6, 6, 6, 6, 6, 5])
     questions.update(KnownImages(same, [(0, 6)]))
@@ -92,7 +92,7 @@ def test_answers_to_the_end_give_the_instances_and_no_question_comes_for_ever() 
     """On instances whose parts are often mixed. Twice at most a question comes, where a join might be a slip."""
     rows, near = instances(8, 15, 1.5)
     truth, names = np.arange(120) // 15, [f"{image:03}" for image in range(120)]
-    questions = Questions(rows, near, KnownImages.nothing(120))
+    questions = Questions(rows, near, KnownImages(np.arange(120)))
     links, asked = Links(), Counter[frozenset[int]]()
     while (screen := questions.screen(count=3)) is not None:
         asked.update(frozenset((screen.query, image)) for image in screen.candidates)
@@ -113,7 +113,7 @@ def test_answers_to_the_end_give_the_instances_and_no_question_comes_for_ever() 
 
 def test_what_was_refused_is_not_asked_again() -> None:
     rows, near = instances(2, 5, 0.15)
-    questions = Questions(rows, near, KnownImages.nothing(10))
+    questions = Questions(rows, near, KnownImages(np.arange(10)))
     first = questions.screen()
     assert first is not None
     questions.update(KnownImages(np.arange(10), refused=[(first.query, first.candidates[0])]))

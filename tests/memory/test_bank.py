@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from insclr.checkpoint import copies_beside, save_checkpoint
 from insclr.errors import UserError
-from insclr.memory.bank import MappedBank, MemoryBank
-from insclr.memory.banks import MemoryBanks, open_banks
+from insclr.memory.banks import MappedBank, MemoryBank, MemoryBanks, open_banks
 from insclr.ranks import Ranks
 
 
@@ -139,7 +138,7 @@ def test_two_processes_see_one_file(tmp_path: Path) -> None:
     bank = MappedBank(5, 3, torch.float32, tmp_path / "bank.bin")
     bank.write(torch.tensor([1]), torch.full((1, 3), 2.0))
     program = (
-        "import sys, torch; from pathlib import Path; from insclr.memory.bank import MappedBank\n"
+        "import sys, torch; from pathlib import Path; from insclr.memory.banks import MappedBank\n"
         "bank = MappedBank(5, 3, torch.float32, Path(sys.argv[1]))\n"
         "bank.write(torch.tensor([4]), 2 * bank.read(torch.tensor([1])))\n"
     )

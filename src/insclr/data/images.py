@@ -164,7 +164,14 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _read_text(source: Path) -> ImageList:
-    rows = [(number, line.strip()) for number, line in enumerate(_text_of(source).split("\n"), start=1)]
+    try:
+        with open_text(source, encoding="utf-8-sig") as text:
+            lines = text.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"{source} cannot be read: {error.strerror}.") from error
+    rows = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
     kept = [(number, line) for number, line in rows if line and not line.startswith("#")]
     return ImageList(source.parent, _unique_paths(source, kept, "line"))
 
@@ -192,16 +199,6 @@ def _read_parquet(source: Path) -> ImageList:
     }
     paths = _unique_paths(source, list(enumerate(texts.pop("path"), start=1)), "row")
     return ImageList(source.parent, paths, texts)
-
-
-def _text_of(source: Path) -> str:
-    try:
-        with open_text(source, encoding="utf-8-sig") as text:
-            return text.read()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{source} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
-    except OSError as error:
-        raise UserError(f"{source} cannot be read: {error.strerror}.") from error
 
 
 def _unique_paths(source: Path, rows: list[tuple[int, str]], unit: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -134,11 +133,8 @@ def view_batches(
         yield batch
 
 
-class _Made(NamedTuple):
-    """What a worker sends: the batch (None when no image at all can be read) and what it could not read."""
-
-    batch: ViewBatch | None
-    failures: list[tuple[int, str]]
+# What a worker sends: the batch (None when no image at all can be read) and what it could not read.
+_Made = tuple[ViewBatch | None, list[tuple[int, str]]]
 
 
 class _Batches(Dataset[_Made]):
@@ -158,14 +154,14 @@ class _Batches(Dataset[_Made]):
             key = f"{self.seed} {number} {self.first_position + position}"
             image = self._decode(position, ids, key, failures)
             if image is None:
-                return _Made(None, failures)
+                return None, failures
             made.append(make_views(image, self.views, key))
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
             torch.stack([plain for plain, _ in made]) if self.views.plain else None,
             torch.stack([augmented for _, augmented in made], dim=1) if self.views.augmented else None,
         )
-        return _Made(batch, failures)
+        return batch, failures
 
     def _decode(
         self, position: int, ids: list[int], key: str, failures: list[tuple[int, str]]

@@ -21,7 +21,10 @@ def read_table(file: Path | str, columns: Sequence[str]) -> Iterator[tuple[int, 
     start = 1  # the line the record at hand begins on: a quoted cell may hold line ends
     try:
         with open_text(file, encoding="utf-8-sig", newline="") as text:
-            separator = separator_of(text.readline(), columns[0])
+            # A column that the table must have shows which sign separates them.
+            first = text.readline()
+            names = {sign: [name.strip().strip('"') for name in first.split(sign)] for sign in SEPARATORS}
+            separator = next((sign for sign in SEPARATORS if columns[0] in names[sign]), ",")
             text.seek(0)
             reader = csv.reader(text, delimiter=separator, strict=True)
             header = [cell.strip() for cell in next(reader, [])]
@@ -42,16 +45,6 @@ def read_table(file: Path | str, columns: Sequence[str]) -> Iterator[tuple[int, 
         raise UserError(f"{file} is not UTF-8 text ({error}): save it as UTF-8.") from error
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
-
-
-def separator_of(text: str, column: str) -> str:
-    """What separates the columns of a CSV: a comma, or what the spreadsheets of many countries write instead.
-
-    A column that the table must have tells them apart.
-    """
-    header = text.lstrip("\ufeff").split("\n", 1)[0]
-    columns = {sign: [name.strip().strip('"') for name in header.split(sign)] for sign in SEPARATORS}
-    return next((sign for sign in SEPARATORS if column in columns[sign]), ",")
 
 
 def require_columns(file: Path | str, header: Sequence[str], columns: Sequence[str]) -> None:

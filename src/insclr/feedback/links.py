@@ -171,11 +171,6 @@ class KnownImages:
     joins: Sequence[tuple[int, int, float]] = ()  # must-links: image, image, probability of a mistake
     refused: Sequence[tuple[int, int]] = ()  # pairs of images whose answer was not applied
 
-    @classmethod
-    def nothing(cls, images: int) -> "KnownImages":
-        """There are no links."""
-        return cls(np.arange(images))
-
 
 def locate_links(links: Links, hashes: Sequence[str]) -> KnownImages:
     """What links imply about the images of these hashes; copies of a file show the same."""

@@ -81,7 +81,7 @@ class Questions:
         self.curve = _fit((), random_pair_similarity)
         if answers:
             # The similarity before the answers counts: images that are known to be the same are in one group by now.
-            nothing = KnownImages.nothing(len(descriptors))
+            nothing = KnownImages(np.arange(len(descriptors)))
             self._make_parts(nothing)
             self.update(nothing)
             self.fit_curve(answers)

@@ -69,7 +69,11 @@ def map_large_pool(pool: Pool, folder: Path, ranks: Ranks, *, large: int = _LARG
             with whole_file(files[name]) as scratch:
                 part.contiguous().numpy().tofile(scratch)
     ranks.barrier()
-    maps = {name: _map(file) for name, file in files.items()}
+    maps = {}
+    for name, file in files.items():
+        with file.open("rb") as opened:
+            # Private, because torch wants a writable buffer; nobody writes.
+            maps[name] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     ids, similarities = (
         torch.frombuffer(maps[name], dtype=part.dtype).view_as(part) for name, part in parts.items()
     )
@@ -187,9 +191,3 @@ def _read(file: Path, mark: str) -> dict[str, Tensor] | None:
             return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError):
         return None
-
-
-def _map(file: Path) -> mmap.mmap:
-    with file.open("rb") as opened:
-        # Private, because torch wants a writable buffer; nobody writes.
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

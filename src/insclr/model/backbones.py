@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from insclr.errors import UserError
 from insclr.model.stored import EMBEDDED
-from insclr.model.weights import embedded_weights, fit_weights, hub_file, read_weights, require_finite
+from insclr.model.weights import embedded_weights, fit_weights, read_weights, require_finite
 from insclr.torchvision_import import import_timm
 
 timm: Any = import_timm()
@@ -26,10 +26,6 @@ class FeatureMap:
 
     map: Tensor  # (batch, channels, height, width)
     cls: Tensor | None  # (batch, channels)
-
-    def single(self) -> "FeatureMap":
-        """The same in single precision: powers and means of a pooling lose too much in short numbers."""
-        return FeatureMap(self.map.float(), None if self.cls is None else self.cls.float())
 
 
 class Backbone(nn.Module):
@@ -155,9 +151,14 @@ def _load_from_hub(trunk: Any, name: str) -> None:
         timm.models.load_pretrained(trunk, num_classes=0)
         require_finite(trunk.state_dict(), f"the weights of {name!r} from the model hub")
     except (OSError, RuntimeError, ValueError) as error:
+        config = trunk.pretrained_cfg
+        file = str(config.get("url") or "its state dict")
+        if config.get("hf_hub_id"):
+            file = config.get("hf_hub_filename") or "model.safetensors"
+            file += f" of the hub repository {config['hf_hub_id']}"
         raise UserError(
             f"The weights of {name!r} could not be fetched from the model hub ({type(error).__name__}). "
-            f"Fetch {hub_file(trunk.pretrained_cfg)} where there is a network and pass it with "
+            f"Fetch {file} where there is a network and pass it with "
             f"--weights FILE, or use the embedded backbone {EMBEDDED}."
         ) from error
     finally:

@@ -29,7 +29,7 @@ class LateLayers:
         maps = maps.to(network.device).float().view(-1, *self.shape)
         with computed_in(self.floats, network.device):
             late = network.backbone.late(maps)
-        return network.pool(late.single())
+        return network.pool(late)
 
     @torch.no_grad()
     def all_pooled(self, maps: Tensor, out: Tensor | None = None) -> Tensor:

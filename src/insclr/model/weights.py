@@ -4,7 +4,6 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -109,11 +108,3 @@ def require_finite(weights: Mapping[str, Tensor], source: str) -> None:
     """Refuse weights with nan or inf where they come from: in training they would look like a wrong rate."""
     broken = [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]
     refuse_broken(broken, len(weights), source)
-
-
-def hub_file(config: Any) -> str:
-    """In words, the file that timm would download for a model of this configuration."""
-    if config.get("hf_hub_id"):
-        file = config.get("hf_hub_filename") or "model.safetensors"
-        return f"{file} of the hub repository {config['hf_hub_id']}"
-    return str(config.get("url") or "its state dict")
