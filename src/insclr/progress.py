@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 EVERY = 10.0  # seconds between two lines where there is no terminal
 as_json = False  # set by `insclr --log json`
@@ -20,17 +20,7 @@ def json_line(level: str, message: str, **fields: object) -> str:
     return json.dumps({"time": now, "level": level, "message": message, **fields})
 
 
-class Bar(Protocol):
-    """A progress bar, as a job sees it."""
-
-    def advance(self, steps: int = 1, **shown: object) -> None:
-        """Move on by `steps`; `shown` are name=value pairs displayed beside the bar."""
-
-    def expect(self, total: int) -> None:
-        """Change the number of steps to do."""
-
-
-class _Task:
+class Bar:
     """One stage under way; `total` None where the amount of work is unknown."""
 
     def __init__(self, title: str, total: int | None, done: int) -> None:
@@ -42,16 +32,19 @@ class _Task:
         self.display: Any = None  # rich's number of it, on a terminal
 
     def advance(self, steps: int = 1, **shown: object) -> None:
+        """Move on by `steps`; `shown` are name=value pairs displayed beside the bar."""
         self.done += steps
         if shown:
             self.shown = "  ".join(f"{name} {value}" for name, value in shown.items())
         _now.refresh(self)
 
     def expect(self, total: int) -> None:
+        """Change the number of steps to do."""
         self.total = total
         _now.refresh(self)
 
     def seconds_left(self) -> float | None:
+        """By the pace so far; None where that or the amount of work is unknown."""
         passed, steps = time.monotonic() - self.began, self.done - self._first
         if self.total is None or steps <= 0:
             return None
@@ -69,12 +62,12 @@ class _Display:
     """The stages under way, the innermost last, and how they are shown."""
 
     def __init__(self) -> None:
-        self._tasks: list[_Task] = []
+        self._tasks: list[Bar] = []
         self._rich: Any = None
         self._ended: threading.Event | None = None
         self.after: Callable[[], float | None] | None = None  # seconds of the stages that follow
 
-    def begin(self, task: _Task) -> None:
+    def begin(self, task: Bar) -> None:
         self._tasks.append(task)
         if self._rich is not None or (sys.stderr.isatty() and not as_json):  # rich replaces stderr by its own
             if self._rich is None:
@@ -85,7 +78,7 @@ class _Display:
             self._ended = threading.Event()
             threading.Thread(target=self._print_lines, args=(self._ended,), daemon=True).start()
 
-    def end(self, task: _Task) -> None:
+    def end(self, task: Bar) -> None:
         self._tasks.remove(task)
         if self._rich is not None:
             if self._tasks or task.total is None:
@@ -97,7 +90,7 @@ class _Display:
             self._ended.set()
             self._ended = None
 
-    def refresh(self, task: _Task) -> None:
+    def refresh(self, task: Bar) -> None:
         if self._rich is not None:
             self._rich.update(task.display, completed=task.done, total=task.total)
 
@@ -126,17 +119,22 @@ _now = _Display()
 
 
 @contextmanager
-def progress_bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
+def progress_bar(title: str, total: int | None, done: int = 0) -> Iterator[Bar]:
     """A bar of `total` steps with the time left; of several ranks only the first shows one."""
-    with _show(_Task(title, total, done)) as task:
-        yield task
+    bar = Bar(title, total, done)
+    if not _is_first_rank():
+        yield bar
+        return
+    _now.begin(bar)
+    try:
+        yield bar
+    finally:
+        _now.end(bar)
 
 
-@contextmanager
-def working(title: str) -> Iterator[None]:
+def working(title: str) -> AbstractContextManager[Bar]:
     """A stage with an unknown amount of work: the time it has taken is shown."""
-    with _show(_Task(title, None, 0)):
-        yield
+    return progress_bar(title, None)
 
 
 @contextmanager
@@ -167,18 +165,6 @@ def _is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-@contextmanager
-def _show(task: _Task) -> Iterator[_Task]:
-    if not _is_first_rank():
-        yield task
-        return
-    _now.begin(task)
-    try:
-        yield task
-    finally:
-        _now.end(task)
-
-
 def _rich_progress() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
@@ -188,7 +174,7 @@ def _rich_progress() -> Any:
         """One text, so that a narrow terminal cuts its end and not the count."""
 
         def render(self, task: Any) -> Text:
-            of: _Task = task.fields["of"]
+            of: Bar = task.fields["of"]
             overall = _now.overall() if of.total is not None else ""
             return Text("  ".join(filter(None, [of.status(), overall, of.shown])), no_wrap=True)
 

@@ -82,32 +82,24 @@ def check_images(images: ImageList, workers: int = 2) -> CheckReport:
             if isinstance(seen, str):
                 unreadable.append((images.paths[i], seen))
             else:
-                formats[seen.format] += 1
-                sides.append(seen.longest)
-                by_size[seen.bytes].append(i)
+                kind, side, size = seen
+                formats[kind] += 1
+                sides.append(side)
+                by_size[size].append(i)
             bar.advance(unreadable=len(unreadable))
     stats = SideStats(min(sides), int(statistics.median(sides)), max(sides)) if sides else None
     duplicates = _duplicates(images, by_size.values(), workers)
     return CheckReport(len(images), formats, stats, tuple(unreadable), duplicates, images.not_read)
 
 
-class _Seen(NamedTuple):
-    format: str
-    longest: int
-    bytes: int
-
-
-def _inspect(file: Path) -> _Seen | str:
-    """What a readable file is, or the reason why it is not."""
+def _inspect(file: Path) -> tuple[str, int, int] | str:
+    """Format, longest side and bytes of a readable file, or the reason why it is not."""
     try:
         content = read_image_bytes(file)
         header = read_header(content)
         decode(content, longest=1)  # all of the file is read, whatever the size of the image made of it
-        return _Seen(
-            _FORMAT_OF_KIND.get(source_kind(file), header.format),
-            max(header.width, header.height),
-            len(content),
-        )
+        kind = _FORMAT_OF_KIND.get(source_kind(file), header.format)
+        return kind, max(header.width, header.height), len(content)
     except BadImage as bad:
         return bad.reason
 
