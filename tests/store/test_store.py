@@ -21,9 +21,9 @@ from insclr.store import (
     open_store,
     parse_where,
 )
-from insclr.store import milvus as milvus_module
 from insclr.store.local import LocalStore
 from insclr.store.milvus import MilvusStore
+from insclr.store.milvus_fields import TEXT_FIELDS, text_entity
 
 
 def unit_vectors(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
@@ -203,8 +203,8 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
 def test_a_damaged_milvus_store_is_named(lite_uri: str) -> None:
     store = create_store(lite_uri, INFO)
     assert isinstance(store, MilvusStore)
-    store._server.create(store._journal, milvus_module._note_fields())
-    store._server.upsert(store._journal, [milvus_module._text("1", "no entry")])
+    store._server.create(store._journal, TEXT_FIELDS)
+    store._server.upsert(store._journal, [text_entity("1", "no entry")])
     with pytest.raises(UserError, match="is damaged"):
         store.journal()
     store.set_note("info", "{}")

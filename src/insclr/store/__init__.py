@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from insclr.arrays import MAX_REGIONS, Regions
+from insclr.errors import UserError
 from insclr.store.journal import Entry, new_entry
 from insclr.store.local import LocalStore
 from insclr.store.rows import (
@@ -66,6 +67,8 @@ def folder_of(uri: str | Path) -> Path | None:
 
 def _milvus() -> "type[MilvusStore]":
     """Loaded when first used: most stores are folders."""
-    from insclr.store.milvus import MilvusStore
-
+    try:
+        from insclr.store.milvus import MilvusStore
+    except ModuleNotFoundError:
+        raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
     return MilvusStore

@@ -5,18 +5,32 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Ids, Regions
+from insclr.arrays import MAX_REGIONS, Descriptors, Ids, Regions, Scores
 from insclr.errors import UserError
 from insclr.store.journal import Entry, parse_entry
-from insclr.store.milvus_regions import MilvusRegions
-from insclr.store.milvus_server import HALF_MADE, UNUSED, Fields, MilvusServer
+from insclr.store.milvus_fields import (
+    ROW_FIELDS,
+    TEXT_FIELDS,
+    Entity,
+    read_boxes,
+    read_regions,
+    read_row,
+    region_entities,
+    region_fields,
+    region_id,
+    row_entity,
+    row_fields,
+    row_id,
+    text_entity,
+)
+from insclr.store.milvus_server import HALF_MADE, MilvusServer
 from insclr.store.rows import (
     IndexedImage,
     NearestRegions,
@@ -25,12 +39,10 @@ from insclr.store.rows import (
     StoreInfo,
     check_descriptors,
 )
-from insclr.store.where import Condition, has_contains, numbers_of, to_milvus
+from insclr.store.where import Condition, has_contains, to_milvus
 
 _log = logging.getLogger(__name__)
 
-_ROW_FIELDS = ["id", "path", "hash", "size", "mtime", "columns"]
-_PATH_BYTES, _COLUMNS_BYTES = 4096, 65_000  # what Milvus holds in one field
 _COLUMN = "column:"  # notes with this beginning are the names of columns
 ENTRIES_PER_MESSAGE = 1000  # of the journal in one message: each may have 60 kB
 _CONTAINS_FROM = (2, 4)  # Milvus versions that look for a text inside of values
@@ -51,6 +63,10 @@ class MilvusStore:
         self.uri = uri
         self._server = server = server or MilvusServer(uri)
         self._name = server.name
+        self._notes, self._journal, self._regions = (
+            f"{self._name}_{part}" for part in ("notes", "journal", "regions")
+        )
+        self._regions_loaded = False
         self._written = 0
         try:
             self.info = self._read_info()
@@ -58,7 +74,6 @@ class MilvusStore:
             server.close()
             raise
         self._columns: set[str] = set()  # names that this process has written
-        self._regions = MilvusRegions(server, f"{self._name}_regions", self.info.dim)
         self.cache = Path.home() / ".cache" / "insclr" / hashlib.sha256(uri.encode()).hexdigest()[:16]
         self.parts = self.cache / "parts.sqlite"
 
@@ -68,12 +83,12 @@ class MilvusStore:
         server = MilvusServer(uri)
         if server.has(server.name):
             _refuse_others(server)
-        server.create(server.name, _row_fields(info.dim), info.to_json())
-        server.create(f"{server.name}_notes", _note_fields())
+        server.create(server.name, row_fields(info.dim), info.to_json())
+        server.create(f"{server.name}_notes", TEXT_FIELDS)
         if not server.describe(server.name)[0] and not list(
             server.get(f"{server.name}_notes", ["info"], ["name"])
         ):
-            server.upsert(f"{server.name}_notes", [_text("info", info.to_json())])
+            server.upsert(f"{server.name}_notes", [text_entity("info", info.to_json())])
         return cls(uri, server)
 
     def _read_info(self) -> StoreInfo:
@@ -95,14 +110,6 @@ class MilvusStore:
         except (ValueError, TypeError, KeyError) as error:
             raise _report_damage(uri, error) from error
 
-    @property
-    def _notes(self) -> str:
-        return f"{self._name}_notes"
-
-    @property
-    def _journal(self) -> str:
-        return f"{self._name}_journal"
-
     def writing(self, wait: float = 30.0) -> AbstractContextManager[None]:  # noqa: ARG002
         """Nothing to hold: writes of the same row are the same write, from wherever they come."""
         return nullcontext()
@@ -114,34 +121,39 @@ class MilvusStore:
         regions: Sequence[Regions] | None = None,
     ) -> None:
         descriptors = check_descriptors(descriptors, len(images), self.info.dim)
-        rows = [
-            _entity(one) | {"vector": descriptor} for one, descriptor in zip(images, descriptors, strict=True)
-        ]
+        rows = [row_entity(one, descriptor) for one, descriptor in zip(images, descriptors, strict=True)]
         # Regions first: a run that is killed in between leaves the rows as they were, and the next run writes both.
-        self._regions.replace(rows, regions)
+        self._delete_regions([row["id"] for row in rows])
+        if regions is not None and any(len(one.boxes) for one in regions):
+            if not self.has_regions():
+                self._server.create(self._regions, region_fields(self.info.dim))
+            pairs = zip(rows, regions, strict=True)
+            self._server.upsert(
+                self._regions, [entity for pair in pairs for entity in region_entities(*pair)]
+            )
         self._server.upsert(self._name, rows)
         self._written += len(rows)
         self._note_change({name for one in images for name in one.columns})
 
     def update(self, images: Sequence[IndexedImage]) -> None:
-        existing = {row.id for row in self.rows([id_of(one.path) for one in images])}
-        images = [one for one in images if id_of(one.path) in existing]
+        existing = {row.id for row in self.rows([row_id(one.path) for one in images])}
+        images = [one for one in images if row_id(one.path) in existing]
         if images:
-            ids = [id_of(one.path) for one in images]
+            ids = [row_id(one.path) for one in images]
             self.upsert(images, self.descriptors(ids), self.regions(ids))
 
     def delete(self, paths: Sequence[str]) -> None:
-        ids = [id_of(path) for path in paths]
-        self._regions.delete(ids)
+        ids = [row_id(path) for path in paths]
+        self._delete_regions(ids)
         self._server.delete(self._name, ids)
         self._note_change(set())
 
     def rows_by_path(self) -> dict[str, Row]:
-        found = map(_row, self._server.every(self._name, "id", _ROW_FIELDS))
+        found = map(read_row, self._server.every(self._name, "id", ROW_FIELDS))
         return {row.image.path: row for row in found}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
-        found = {row.id: row for row in map(_row, self._get(ids, _ROW_FIELDS))}
+        found = {row.id: row for row in map(read_row, self._get(ids, ROW_FIELDS))}
         return [found[int(one)] for one in ids if int(one) in found]
 
     def ids(self) -> Ids:
@@ -162,39 +174,49 @@ class MilvusStore:
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`; Milvus gives at most 16,384."""
-        ids = np.full((len(queries), top), -1, dtype=np.int64)
-        similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
-        found = self._server.search(self._name, queries, top, self._expression(where), [])
-        for place, hits in enumerate(found):
-            ids[place, : len(hits)] = [hit["id"] for hit in hits]
-            similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
-        return Neighbours(ids, similarities)
+        return Neighbours(*self._search(self._name, queries, top, where, [])[:2])
 
     def has_regions(self) -> bool:
-        return self._regions.there()
+        if not self._regions_loaded and self._server.has(self._regions):
+            self._server.load(self._regions)
+            self._regions_loaded = True
+        return self._regions_loaded
 
     def region_ids(self) -> Ids:
-        return self._regions.ids()
+        if not self.has_regions():
+            return np.zeros(0, np.int64)
+        found = self._server.every(self._regions, "id", ["id", "picture"])
+        return np.unique(np.array([int(one["picture"]) for one in found], dtype=np.int64))
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
-        return self._regions.of(ids)
+        found: dict[int, list[Entity]] = {int(row): [] for row in ids}
+        if self.has_regions():
+            fields = ["picture", "box", "vector"]
+            for entity in self._server.get(self._regions, _region_ids(list(found)), fields):
+                found[int(entity["picture"])].append(entity)
+        return [read_regions(found[int(row)], self.info.dim) for row in ids]
 
     def search_regions(
         self, queries: Descriptors, top: int, where: Condition | None = None
     ) -> NearestRegions:
-        return self._regions.search(queries, top, self._expression(where))
+        ids, similarities, entities = self._search(self._regions, queries, top, where, ["picture", "box"])
+        boxes = np.zeros((len(queries), top, 4), dtype=np.float32)
+        for place, found in enumerate(entities):
+            ids[place, : len(found)] = [one["picture"] for one in found]
+            boxes[place, : len(found)] = read_boxes([one["box"] for one in found])
+        return NearestRegions(ids, similarities, boxes)
 
     def note(self, name: str) -> str | None:
         found = list(self._server.get(self._notes, [name], ["text"]))
         return str(found[0]["text"]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
-        self._server.upsert(self._notes, [_text(name, text)])
+        self._server.upsert(self._notes, [text_entity(name, text)])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        self._server.create(self._journal, _note_fields())
+        self._server.create(self._journal, TEXT_FIELDS)
         # One message holds them all where people write; only a copied journal is longer.
-        self._server.upsert(self._journal, [_text(one.id, one.text()) for one in entries])
+        self._server.upsert(self._journal, [text_entity(one.id, one.text()) for one in entries])
 
     def journal(self) -> list[Entry]:
         if not self._server.has(self._journal):
@@ -215,7 +237,7 @@ class MilvusStore:
         Until then it searches them by a coarse index of its own, which misses neighbours.
         """
         if self._written >= SEALED_FROM_ROWS:
-            for collection in (self._name, *([self._regions.name] if self._regions.there() else [])):
+            for collection in (self._name, *([self._regions] if self.has_regions() else [])):
                 if not self._server.settle(collection):
                     _log.warning(
                         "Milvus at %s is still indexing: searches miss some photos until then", self.uri
@@ -225,17 +247,34 @@ class MilvusStore:
     def close(self) -> None:
         self._server.close()
 
-    def _expression(self, where: Condition | None) -> str:
+    def _search(
+        self, collection: str, queries: Descriptors, top: int, where: Condition | None, fields: list[str]
+    ) -> tuple[Ids, Scores, list[list[Entity]]]:
+        """Ids and similarities (queries, top), and the fields of what was found; empty without the collection."""
         if where is not None and has_contains(where) and self._server.version < _CONTAINS_FROM:
             raise UserError(
                 f"`contains` needs Milvus 2.4 or newer, {self.uri} is older: compare with = instead"
             )
-        return "" if where is None else to_milvus(where)
+        ids = np.full((len(queries), top), -1, dtype=np.int64)
+        similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
+        entities: list[list[Entity]] = []
+        if collection == self._name or self.has_regions():
+            expression = "" if where is None else to_milvus(where)
+            found = self._server.search(collection, queries, top, expression, fields)
+            for place, hits in enumerate(found):
+                ids[place, : len(hits)] = [hit["id"] for hit in hits]
+                similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
+                entities.append([hit["entity"] for hit in hits] if fields else [])
+        return ids, similarities, entities
+
+    def _delete_regions(self, rows: Sequence[int]) -> None:
+        if rows and self.has_regions():
+            self._server.delete(self._regions, _region_ids(rows))
 
     def _note_change(self, columns: set[str]) -> None:
         # Random, and a note for each column: what two processes write at once must not undo each other.
-        notes = [_text("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
-        notes += [_text(_column_note(name), name) for name in sorted(columns - self._columns)]
+        notes = [text_entity("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
+        notes += [text_entity(_column_note(name), name) for name in sorted(columns - self._columns)]
         self._server.upsert(self._notes, notes)
         self._columns |= columns
 
@@ -243,49 +282,13 @@ class MilvusStore:
         return self._server.get(self._name, [int(one) for one in ids], fields)
 
 
-def id_of(path: str) -> int:
-    """The id of the row of a path: 63 bits of a hash (a clash among ten million paths: 1 in 180,000)."""
-    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big") >> 1
+def _region_ids(rows: Sequence[int]) -> list[int]:
+    """All ids that the regions of rows may have."""
+    return [region_id(row, number) for row in rows for number in range(MAX_REGIONS)]
 
 
 def _column_note(column: str) -> str:
     return _COLUMN + hashlib.blake2b(column.encode(), digest_size=16).hexdigest()
-
-
-def _entity(image: IndexedImage) -> dict[str, Any]:
-    if len(image.path.encode()) > _PATH_BYTES:
-        raise UserError(
-            f"path longer than {_PATH_BYTES} bytes, which Milvus cannot hold: {image.path[:80]}..."
-        )
-    if len(json.dumps(dict(image.columns)).encode()) > _COLUMNS_BYTES:
-        raise UserError(
-            f"{image.path}: columns longer than {_COLUMNS_BYTES} bytes, which Milvus cannot hold: shorten them"
-        )
-    return {
-        "id": id_of(image.path),
-        "path": image.path,
-        "hash": image.hash,
-        "size": image.size,
-        "mtime": image.mtime,
-        "columns": dict(image.columns),
-        "numbers": numbers_of(image.columns),
-    }
-
-
-def _row(entity: Mapping[str, Any]) -> Row:
-    columns = entity["columns"]
-    image = IndexedImage(
-        entity["path"],
-        entity["hash"],
-        int(entity["size"]),
-        int(entity["mtime"]),
-        json.loads(columns) if isinstance(columns, str) else columns,
-    )
-    return Row(int(entity["id"]), image)
-
-
-def _text(name: str, text: str) -> dict[str, Any]:
-    return {"name": name, "text": text, UNUSED: [0.0, 0.0]}
 
 
 def _report_damage(uri: str, error: Exception) -> UserError:
@@ -294,32 +297,7 @@ def _report_damage(uri: str, error: Exception) -> UserError:
 
 def _refuse_others(server: MilvusServer) -> None:
     """Raise UserError when the collection of this name was made by another program."""
-    if not set(_ROW_FIELDS) <= server.describe(server.name)[1]:
+    if not set(ROW_FIELDS) <= server.describe(server.name)[1]:
         raise UserError(
             f"the collection {server.name} at {server.uri} is not a store of insclr: give another name in the address"
         )
-
-
-def _row_fields(dim: int) -> Fields:
-    from pymilvus import DataType
-
-    return {
-        "id": {"datatype": DataType.INT64, "is_primary": True},
-        "path": {"datatype": DataType.VARCHAR, "max_length": _PATH_BYTES},
-        "hash": {"datatype": DataType.VARCHAR, "max_length": 128},
-        "size": {"datatype": DataType.INT64},
-        "mtime": {"datatype": DataType.INT64},
-        "columns": {"datatype": DataType.JSON},
-        "numbers": {"datatype": DataType.JSON},
-        "vector": {"datatype": DataType.FLOAT_VECTOR, "dim": dim},
-    }
-
-
-def _note_fields() -> Fields:
-    from pymilvus import DataType
-
-    return {
-        "name": {"datatype": DataType.VARCHAR, "is_primary": True, "max_length": 64},
-        "text": {"datatype": DataType.VARCHAR, "max_length": 65535},
-        UNUSED: {"datatype": DataType.FLOAT_VECTOR, "dim": 2},
-    }

@@ -16,10 +16,14 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import numpy as np
+from pymilvus import MilvusClient
+from pymilvus.exceptions import MilvusException
 
 from insclr.arrays import Descriptors, Ids
 from insclr.errors import UserError
+from insclr.store.milvus_fields import UNUSED, Fields
 from insclr.store.rows import StoreUnavailable
 
 TOKEN = "INSCLR_MILVUS_TOKEN"  # environment variable: user:password, or an API key
@@ -39,13 +43,10 @@ _LONGEST = 300  # characters of an error message of the server
 # of a graph (HNSW), and has a higher recall for data without clusters. Milvus scans segments of under 1,024 rows.
 _GROUPS = 256  # per segment: a search reads all of them
 _INDEX = {"index_type": "SCANN", "metric_type": "COSINE", "params": {"nlist": _GROUPS}}
-UNUSED = "unused"  # the vector field that Milvus requires in a collection of texts
 _SCAN = {"index_type": "FLAT", "metric_type": "L2"}  # of such collections
 _EFFORT, _MAX_EFFORT = 512, 32_768  # candidates that are compared exactly
 _TEMPORARY = ("not ready", "not loaded", "not available", "unavailable", "no available", "deadlineexceeded")
 _DENIED = ("quota", "limit exceeded", "deny", "rate limit", "ratelimiter", "no space")
-
-Fields = Mapping[str, Mapping[str, Any]]  # what pymilvus' `add_field` takes, by the fields' names
 
 
 class MilvusServer:
@@ -159,8 +160,6 @@ class MilvusServer:
 
     def settle(self, collection: str) -> bool:
         """Close the open segments and wait until they are indexed; returns whether this was done in time."""
-        from pymilvus.exceptions import MilvusException
-
         end = time.monotonic() + _SETTLE
         with _explain_errors(self.uri):
             try:
@@ -192,8 +191,6 @@ class MilvusServer:
 
     def call(self, method: str, *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Call a method of the client; repeat while the server is starting or busy, until the time is over."""
-        from pymilvus.exceptions import MilvusException
-
         timeout = timeout or _ANSWER
         deadline = time.monotonic() + timeout
         with _explain_errors(self.uri):
@@ -233,17 +230,11 @@ def _parse_uri(uri: str) -> tuple[str, str]:
 
 
 def _connect(uri: str, server: str) -> Any:
-    try:
-        from pymilvus import MilvusClient
-    except ImportError:
-        raise UserError("a Milvus store needs pymilvus: pip install 'insclr[milvus]'") from None
     # The log of pymilvus repeats every raised error with a traceback.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     token = os.environ.get(TOKEN, "")
     began = time.monotonic()
     with _explain_errors(uri):
-        from pymilvus.exceptions import MilvusException
-
         try:
             return MilvusClient(uri=server, token=token, timeout=_CONNECT)
         except MilvusException:
@@ -261,9 +252,6 @@ def _version(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _explain_errors(uri: str) -> Iterator[None]:
-    import grpc
-    from pymilvus.exceptions import MilvusException
-
     try:
         yield
     except MilvusException as error:
