@@ -88,10 +88,3 @@ def list_given(images: Path) -> "ImageList":
     for line in not_read_lines(found.not_read):
         progress.say(line)
     return found
-
-
-def with_weights(model: str, weights: str) -> str:
-    """The model's name, joined with its weights file where one is given."""
-    from insclr.model.stored import with_weights as join
-
-    return join(model, weights)

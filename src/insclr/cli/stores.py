@@ -11,7 +11,7 @@ import typer
 
 from insclr import progress
 from insclr.cli import tell_when_stopped
-from insclr.cli.flags import Images, ModelName, StoreName, command, list_given, with_weights
+from insclr.cli.flags import Images, ModelName, StoreName, command, list_given
 from insclr.errors import UserError
 from insclr.options import IndexOptions, SearchOptions, StoreModelOptions
 from insclr.web.settings import ServeOptions
@@ -87,6 +87,8 @@ def watch(
 
 def _open_watched(store: str, options: StoreModelOptions) -> "tuple[ModelDescriber, int]":
     """The describer of the store's model, or of `--model` for a new store; and how many images the store has."""
+    from insclr.model.stored import with_weights
+
     model = with_weights(options.model, options.weights)
     exists = "://" in store or Path(store).exists()
     if not exists and not model:
@@ -216,6 +218,7 @@ def serve(
     token: Annotated[str, typer.Option(hidden=True, callback=_refuse_token)] = "",  # noqa: ARG001
 ) -> None:
     """Search by photo in the browser."""
+    from insclr.model.stored import with_weights
     from insclr.web.server import open_served
     from insclr.web.server import serve as serve_page
 

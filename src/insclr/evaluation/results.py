@@ -84,37 +84,21 @@ class LabelResult:
             **({f"with_{ANSWERS}_answers": self.answered.to_json()} if self.answered else {}),
         }
 
-    def _box_lines(self) -> list[str]:
-        if self.box_iou is None:
-            return []
-        return [f"{100 * self.box_iou:9.2f}  mean IoU of {self.boxes} boxes found in right results"]
-
     def table(self) -> str:
         """What a person wants: the numbers, the weakest instances, the worst queries."""
         head = "".join(f"{name:>9}" for name in ("mAP", *(f"R@{k}" for k in RECALL_AT), "queries", "images"))
         values = "".join(f"{value:9.2f}" for value in (self.map, *(self.recall(k) for k in RECALL_AT)))
-        lines = [
-            head,
-            f"{values}{len(self.queries):9d}{self.images:9d}",
-            *self._box_lines(),
-            "",
-            *self._score_lines(),
-            "mAP per instance, lowest first",
-        ]
+        lines = [head, f"{values}{len(self.queries):9d}{self.images:9d}"]
+        if self.box_iou is not None:
+            lines.append(f"{100 * self.box_iou:9.2f}  mean IoU of {self.boxes} boxes found in right results")
+        if self.calibration is not None and self.answered is not None:
+            lines += ["", f"score: {self.calibration.line()}"]
+            lines.append(f"after {ANSWERS} answered pairs: {self.answered.line()}")
+        lines += ["", "mAP per instance, lowest first"]
         lines += [f"{value:9.2f}  {one_line(name)}" for name, value in self.per_instance().items()]
         lines += ["", "worst queries (AP, rank of the first right result)"]
         lines += [f"{query.ap:9.2f} {query.first:8d}  {one_line(query.path)}" for query in self.worst()]
         return "\n".join(lines)
-
-    def _score_lines(self) -> list[str]:
-        """How far the score can be trusted."""
-        if self.calibration is None or self.answered is None:
-            return []
-        return [
-            f"score: {self.calibration.line()}",
-            f"after {ANSWERS} answered pairs: {self.answered.line()}",
-            "",
-        ]
 
 
 @dataclass(frozen=True)

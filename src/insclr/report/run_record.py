@@ -36,22 +36,25 @@ class RoundRecord:
         return next((event for event in reversed(self.events) if event["event"] == name), {})
 
 
-@dataclass(frozen=True)
 class RunRecord:
-    """The content of a run folder."""
+    """The content of a run folder, finished or not."""
 
-    name: str
-    report_file: Path
-    recipe: Record
-    recipe_text: str
-    root: Path
-    images: int  # all that were found
-    rounds: list[RoundRecord]
-    events: list[Record]
-    skipped: list[tuple[str, str]]  # (path, reason)
-    inspections: list[tuple[str, Record]]  # (moment, what was decided): the start, then after each round
-    finished: bool
-    measured: Record = field(default_factory=dict)  # of the finished model, by `note_measured`
+    def __init__(self, path: Path) -> None:
+        run = RunReader(path)
+        records, images = run.metrics(), run.images()
+        self.name = path.name
+        self.report_file = run.report_file
+        self.recipe = run.recipe()
+        self.recipe_text = run.recipe_text
+        self.root = images.root
+        self.images = len(images)  # all that were found
+        self.rounds = _rounds(self.recipe, records)
+        self.events = [record for record in records if "event" in record]
+        self.skipped = list(run.read_skipped().items())  # (path, reason)
+        # (moment, what was decided): the start, then after each round
+        self.inspections = _inspections(run, self.rounds)
+        self.finished = run.finished or any(event["event"] == "finish" for event in self.events)
+        self.measured = run.read_measured()  # of the finished model, by `note_measured`
 
     @property
     def steps(self) -> int:
@@ -100,30 +103,6 @@ class RunRecord:
             for one in self.rounds
             for step in one.steps
         }
-
-
-def read_run(path: Path) -> RunRecord:
-    """Read a run folder, finished or not."""
-    run = RunReader(path)
-    recipe = run.recipe()
-    records = run.metrics()
-    images = run.images()
-    events = [record for record in records if "event" in record]
-    rounds = _rounds(recipe, records)
-    return RunRecord(
-        name=path.name,
-        report_file=run.report_file,
-        recipe=recipe,
-        recipe_text=run.recipe_text,
-        root=images.root,
-        images=len(images),
-        rounds=rounds,
-        events=events,
-        skipped=list(run.read_skipped().items()),
-        inspections=_inspections(run, rounds),
-        finished=run.finished or any(event["event"] == "finish" for event in events),
-        measured=run.read_measured(),
-    )
 
 
 def _rounds(recipe: Record, records: list[Record]) -> list[RoundRecord]:

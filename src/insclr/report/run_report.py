@@ -9,7 +9,7 @@ from insclr.feedback.proof import ENOUGH, FairSample, FirstResults
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector
 from insclr.report.page import write_page
-from insclr.report.run_record import RunRecord, read_run
+from insclr.report.run_record import RunRecord
 from insclr.report.summary import calibration, cards, guard_events, method_cards, notices
 from insclr.report.thumbnails import Thumbnails
 from insclr.run_folder import kept_recipe, note_measured
@@ -21,7 +21,7 @@ _MAX_REASONS = 4  # in the sentence; the table has them all
 
 def write_report(run: Path | str) -> Path:
     """Write report.html into a run folder, finished or not, from what the folder holds; give back its path."""
-    record = read_run(Path(run))
+    record = RunRecord(Path(run))
     thumbnails = Thumbnails(record.root)
     moments = inspector(record, thumbnails)
     write_page(
