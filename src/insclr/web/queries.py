@@ -43,7 +43,7 @@ class QueryForm:
         rows = [row_query(decoder, *find_row(served, ref), box) for ref, box in self.rows]
         self._require_few_pixels(served.settings.max_pixels, served.settings.max_request_pixels)
         uploads = [
-            Query(partial(decoder.decode_upload, content, box), "" if box else content_hash(content))
+            Query(partial(decoder.decode, content, "", box), "" if box else content_hash(content))
             for content, box in self.uploads
         ]
         return [*uploads, *rows]
@@ -127,30 +127,24 @@ class QueryDecoder:
     max_pixels: int = MAX_PIXELS  # of an upload
     gone: threading.Event | None = None
 
-    def decode_upload(self, content: bytes, box: Box | None, longest: int) -> tuple[Image.Image, Box | None]:
-        """An uploaded image and its box; Refused (415, 413) where it is none."""
-        with _refuse_bad_image(415, _UPLOAD):
-            return self._decode(content, box, longest, self.max_pixels)
-
-    def decode_row(
-        self, file: Path, path: str, box: Box | None, longest: int
+    def decode(
+        self, source: bytes | Path, path: str, box: Box | None, longest: int
     ) -> tuple[Image.Image, Box | None]:
-        """The image of a row and its box; Refused (404) where its file gives none."""
-        with _refuse_bad_image(404, f"{path} cannot be read"):
-            return self._decode(file, box, longest, MAX_PIXELS)
+        """An upload, or the file of the row of this path, of which `longest` is wanted, and the box in its pixels.
 
-    def _decode(
-        self, source: bytes | Path, box: Box | None, longest: int, limit: int
-    ) -> tuple[Image.Image, Box | None]:
-        """The image, of which `longest` is wanted, and the box in its pixels."""
+        Refused (415 or 413 for an upload, 404 for a row) where it is no image.
+        """
+        is_upload = isinstance(source, bytes)
+        limit = self.max_pixels if is_upload else MAX_PIXELS
         part = None if box is None else Part(box[2] - box[0], box[3] - box[1], self.fractions)
-        found = self.pool.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
+        with _refuse_bad_image(*((415, _UPLOAD) if is_upload else (404, f"{path} cannot be read"))):
+            found = self.pool.pixels(source, longest, part=part, max_pixels=limit, gone=self.gone)
         return found.image, None if box is None else _box_in_pixels(box, found, self.fractions)
 
 
 def row_query(decoder: QueryDecoder, home: ServedStore, row: Row, box: Box | None = None) -> Query:
     """A row of a served store, or a part of its image, as a query."""
-    decode = partial(decoder.decode_row, home.file(row), row.image.path, box)
+    decode = partial(decoder.decode, home.file(row), row.image.path, box)
     return Query(decode) if box else Query(decode, row.image.hash, (home.store, row))
 
 

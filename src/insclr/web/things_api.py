@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Body, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from insclr.feedback.entries import (
@@ -33,12 +33,6 @@ Ref = Annotated[str, Field(max_length=24)]
 Name = Annotated[str, Field(max_length=4 * MAX_NAME)]
 
 
-class NewName(BaseModel):
-    """A new name."""
-
-    name: Name
-
-
 class ChosenPhotos(Shown):
     """Photos of a thing."""
 
@@ -49,12 +43,6 @@ class SplitPhotos(ChosenPhotos):
     """Photos that become a new thing."""
 
     name: Name = ""
-
-
-class MergeTarget(BaseModel):
-    """The thing that another one is."""
-
-    into: str = Field(pattern=_ID)
 
 
 class Hidden(BaseModel):
@@ -185,12 +173,12 @@ def thing_page(target: Target) -> ThingPage:
 
 
 @things_api.post("/things/{thing}/name", responses=WRITE_ERRORS)
-def name(target: Target, body: NewName) -> Done:
+def name(target: Target, name: Annotated[Name, Body(embed=True)]) -> Done:
     """Give a thing a name."""
     # The photos of a group and its name are one act, and one undo.
     images = [row.image.hash for row in target.thing.rows] if target.entries else []
     target.entries = []
-    return target.write(name_thing(target.id, body.name, images), "named")
+    return target.write(name_thing(target.id, name, images), "named")
 
 
 @things_api.post("/things/{thing}/remove", responses=WRITE_ERRORS)
@@ -211,12 +199,12 @@ def split(target: Target, body: SplitPhotos) -> Done:
 
 
 @things_api.post("/things/{thing}/merge", responses=WRITE_ERRORS)
-def merge(target: Target, body: MergeTarget) -> Done:
+def merge(target: Target, into: Annotated[str, Body(embed=True, pattern=_ID)]) -> Done:
     """Join a thing with another one."""
-    into = target.home.feedback.gallery().thing(body.into)
-    if into.id == target.thing.id:
+    other = target.home.feedback.gallery().thing(into)
+    if other.id == target.thing.id:
         raise Refused(400, "a thing cannot be joined with itself")
-    into_id, entries = assign_permanent_id(into)
+    into_id, entries = assign_permanent_id(other)
     return target.write([*entries, merge_things(into_id, target.id)], "joined", into_id)
 
 
