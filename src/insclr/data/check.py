@@ -16,7 +16,7 @@ from insclr.data.workers import in_threads
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 
-_HEADERS = 64  # files that tell how large the photos usually are
+_HEADERS = 64  # files read for the typical size of the photos
 _FORMAT_OF_KIND = {RAW_PHOTO: "RAW", VIDEO: "video frames"}
 
 

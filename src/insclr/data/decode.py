@@ -32,7 +32,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Only formats that hold photos: Pillow also knows some that run other programs (EPS) or hold no image.
+# Only formats that hold photos: Pillow also reads some that run other programs (EPS) or hold no image.
 _FORMATS = ("Jpeg", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm", "Avif")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 

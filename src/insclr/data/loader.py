@@ -128,7 +128,7 @@ def view_batches(
         if batch is None:
             raise UserError(
                 f"none of the {len(images)} images in {images.root} can be read. "
-                "`insclr check` tells the reason of each."
+                "`insclr check` lists the reason of each."
             )
         yield batch
 

@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 
 def usable_cores() -> int:
     """The cores that this process may use; OMP_NUM_THREADS, where set, is the user's word on it."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdecimal() and int(told) else _cores()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) else _cores()
 
 
 def default_workers() -> int:

@@ -17,7 +17,7 @@ from insclr.arrays import Descriptors, Ids, Scores
 from insclr.files import whole_file
 
 _log = logging.getLogger(__name__)
-faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
+faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
 
 EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
 RESCORED = 256  # rows scored exactly for a query at least, in a store of one segment

@@ -117,7 +117,7 @@ def _not_understood(text: str, at: int) -> str:
 class _Parser:
     """Recursive descent, one method a rule.
 
-    joined := all (or all)*; all := one (and one)*; one := not one | ( joined ) | comparison
+    chain := all (or all)*; all := one (and one)*; one := not one | ( chain ) | comparison
     """
 
     def __init__(self, text: str, columns: tuple[str, ...]) -> None:

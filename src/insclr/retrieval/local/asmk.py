@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from insclr.arrays import Descriptors, Scores
 from insclr.errors import UserError
 
-faiss: Any = import_module("faiss")  # its type stubs know nothing of the Python layer
+faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
 
 BITS = 128  # of a word's residual: 16 bytes, with the word 18
 _ALPHA, _TAU = 3.0, 0.0  # selectivity: u ** alpha for u > tau

@@ -89,7 +89,7 @@ class LocalFeatureDatabase:
             rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, kept))
 
     def report_damage(self) -> UserError:
-        """What to say of content that nobody has written here."""
+        """The error to raise for unreadable content."""
         return _report_damage(self.file)
 
     def close(self) -> None:
