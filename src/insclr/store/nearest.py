@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -17,12 +17,18 @@ _FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest
 _THREADS: int = faiss.omp_get_max_threads()
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Part:
     """A segment, the ids of its rows, and which of them still stand for their image."""
 
     segment: Segment
     ids: Ids  # (rows,) ascending
     alive: Flags | None = None  # None: all
+
+    @cached_property
+    def places(self) -> Ids:
+        """Where the rows that are alive stand in the segment."""
+        return np.arange(len(self.ids)) if self.alive is None else np.flatnonzero(self.alive)
 
 
 class NearestRows:
@@ -31,14 +37,15 @@ class NearestRows:
     def __init__(self, parts: Sequence[Part], dim: int) -> None:
         self._parts = [part for part in parts if len(part.segment)]
         self._dim = dim
-        places = [_alive_places(part) for part in self._parts]
-        ids = [part.ids[alive] for part, alive in zip(self._parts, places, strict=True)]
+        ids = [part.ids[part.places] for part in self._parts]
         joined = np.concatenate([np.zeros(0, np.int64), *ids])
         order = np.argsort(joined, kind="stable")
         self.ids: Ids = joined[order]  # (rows,) ascending
         owner = np.repeat(np.arange(len(ids), dtype=np.int32), [len(one) for one in ids])
         self._owner = owner[order]  # the part of each row
-        self._place = np.concatenate([np.zeros(0, np.int64), *places])[order]  # and its place there
+        self._place = np.concatenate([np.zeros(0, np.int64), *(part.places for part in self._parts)])[
+            order
+        ]  # and its place there
 
     def positions(self, ids: Ids) -> Ids:
         """Where these ids stand in `ids`; KeyError when one is not there."""
@@ -90,10 +97,6 @@ class NearestRows:
         own = self._owner == number
         flags[self._place[own]] = allowed[own]
         return flags
-
-
-def _alive_places(part: Part) -> Ids:
-    return np.arange(len(part.ids)) if part.alive is None else np.flatnonzero(part.alive)
 
 
 def _merge(found: list[tuple[Scores, Ids]], queries: int, top: int) -> Neighbours:

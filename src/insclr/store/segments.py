@@ -127,9 +127,12 @@ class Segments:
             self._open = opened
             break
         changes = self._changes(listed)
-        return listed, [
-            _part(*opened[one.name], changes[changes[:, 0] > one.change, 1]) for one in listed.segments
-        ]
+        parts = []
+        for one in listed.segments:
+            segment, ids = opened[one.name]
+            alive = ~np.isin(ids, changes[changes[:, 0] > one.change, 1])
+            parts.append(Part(segment, ids, None if alive.all() else alive))
+        return listed, parts
 
     def _open_segment(self, name: str) -> tuple[Segment, Ids]:
         if name not in self._open:
@@ -146,8 +149,7 @@ class Segments:
         changed = np.array(sorted(set(self._changes(listed)[:, 1].tolist())), dtype=np.int64)
         changed = changed[changed <= listed.last]
         for part in parts:
-            alive = part.ids if part.alive is None else part.ids[part.alive]
-            changed = changed[~np.isin(changed, alive)]
+            changed = changed[~np.isin(changed, part.ids[part.places])]
         ids, halves = self.read_rows(*select_by_id("WHERE id", changed, " ORDER BY id"))
         new_ids, new_halves = self.read_rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit])
         return np.concatenate([ids, new_ids]), np.concatenate([halves, new_halves])
@@ -161,13 +163,9 @@ class Segments:
             return False
         absorbed = _choose_absorbed(parts, len(ids))
         last = max(listed.last, int(ids[-1]) if len(ids) else 0)
-        places = [_alive(parts[number]) for number in absorbed]
-        ids = np.concatenate(
-            [ids, *(parts[number].ids[own] for number, own in zip(absorbed, places, strict=True))]
-        )
-        rows = [parts[number].segment.rows[own] for number, own in zip(absorbed, places, strict=True)]
-        halves = np.concatenate([halves, *rows])
-        kept = [one for number, one in enumerate(listed.segments) if number not in absorbed]
+        ids = np.concatenate([ids, *(part.ids[part.places] for part in absorbed)])
+        halves = np.concatenate([halves, *(part.segment.rows[part.places] for part in absorbed)])
+        kept = [one for one, part in zip(listed.segments, parts, strict=True) if part not in absorbed]
         if len(ids):
             kept.append(_Kept(self._write(ids, halves), change))
         self.write_list(_List(last, tuple(kept)))
@@ -241,26 +239,17 @@ def select_by_id(statement: str, ids: Sequence[int] | Ids, order: str = "") -> t
     return f"{statement} IN (SELECT value FROM json_each(?)){order}", [json.dumps([int(one) for one in ids])]
 
 
-def _part(segment: Segment, ids: Ids, outdated: Ids) -> Part:
-    alive = ~np.isin(ids, outdated)
-    return Part(segment, ids, None if alive.all() else alive)
-
-
-def _alive(part: Part) -> Ids:
-    return np.arange(len(part.ids)) if part.alive is None else np.flatnonzero(part.alive)
-
-
 def _sparse(parts: list[Part]) -> bool:
     """Whether there is a segment of which most rows are outdated."""
-    return any(2 * len(_alive(part)) < len(part.ids) for part in parts)
+    return any(2 * len(part.places) < len(part.ids) for part in parts)
 
 
-def _choose_absorbed(parts: list[Part], rows: int) -> list[int]:
+def _choose_absorbed(parts: list[Part], rows: int) -> list[Part]:
     """The small segments that fit into a new one beside so many rows: each row is moved only a few times."""
-    sizes = sorted((len(_alive(part)), number) for number, part in enumerate(parts))
     chosen = []
-    for size, number in sizes:
+    for part in sorted(parts, key=lambda part: len(part.places)):
+        size = len(part.places)
         if 2 * size <= SEGMENT_ROWS and rows + size <= SEGMENT_ROWS:
-            chosen.append(number)
+            chosen.append(part)
             rows += size
     return chosen
