@@ -162,12 +162,15 @@ def _get(path: str, wait: float = 0) -> Any:
 
 
 def _shape(value: Any) -> Any:
-    """An answer without what differs between two machines: paths of folders, tokens, times; numbers rounded."""
+    """An answer without what differs between two machines: paths of folders, tokens, times; numbers rounded.
+
+    The fingerprint of a model is left out too: it depends on the text of the recipe, beside the weights.
+    """
     if isinstance(value, dict):
         return {
             key: _shape(one)
             for key, one in value.items()
-            if key not in ("model", "folder", "title", "rerankers", "name", "milliseconds")
+            if key not in ("model", "folder", "title", "rerankers", "name", "milliseconds", "fingerprint")
         }
     if isinstance(value, list):
         return [_shape(one) for one in value[:12]]
