@@ -97,7 +97,7 @@ def test_train_learns_from_them_and_reports_what_it_left_out(
     shown, said = _succeed(capsys, "train", photos, "--out", tmp_path / "run", "--recipe", "fast", *small)
     assert said.splitlines()[0] == "plan: describe 54 photos, 2 rounds of the last layer, the report"
     lines = shown.splitlines()
-    assert lines[2].startswith("left out: 1 of 54 photos (all in ")
+    assert lines[2].startswith("left out: 1 of 54 images (all in ")
     assert lines[3].startswith("  broken.heic: corrupt")
     assert lines[4:] == [_NOT_UTF8, f"next    insclr index {tmp_path / 'run'} {photos} --store STORE"]
     with (tmp_path / "run" / "skipped.csv").open() as table:

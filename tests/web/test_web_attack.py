@@ -36,6 +36,13 @@ def server(store: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
+def impatient(store: Path) -> Iterator[Server]:
+    """A server whose time limit is half of what the image of `slow` takes on a fast core."""
+    with running(store, decode_seconds=0.6, max_uploads=2, decoders=2) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def strict(store: Path) -> Iterator[Server]:
     with running(store, max_connections=5, body_seconds=1.0, max_server_bytes=3_000_000) as server:
         yield server
@@ -43,8 +50,8 @@ def strict(store: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def slow() -> bytes:
-    """A picture that passes every check of its header and takes some seconds to decode: 60 scans of 49 MP."""
-    return repeated_scans(Image.new("RGB", (7000, 7000), "grey"), 50)
+    """A picture that passes every check of its header and takes more than a second to decode: 60 scans of 62 MP."""
+    return repeated_scans(Image.new("RGB", (7900, 7900), "grey"), 50)
 
 
 def search(server: Server, *contents: bytes, timeout: float = 30.0) -> httpx.Response:
@@ -66,15 +73,17 @@ def test_a_jpeg_of_thousands_of_scans_is_refused_at_once(server: Server) -> None
     assert "too many scans" in answer.json()["detail"]
 
 
-def test_a_picture_that_takes_too_long_is_given_up_and_costs_one_process(server: Server, slow: bytes) -> None:
-    killed = server.metric("insclr_decoders_killed_total")
+def test_a_picture_that_takes_too_long_is_given_up_and_costs_one_process(
+    impatient: Server, slow: bytes
+) -> None:
+    killed = impatient.metric("insclr_decoders_killed_total")
     began = time.monotonic()
-    answer = search(server, slow)
+    answer = search(impatient, slow)
     assert answer.status_code == 415
     assert "takes too long" in answer.json()["detail"]
     assert time.monotonic() - began < 5
-    assert server.metric("insclr_decoders_killed_total") == killed + 1
-    assert search(server, jpeg_bytes(photo(64, 48))).status_code == 200
+    assert impatient.metric("insclr_decoders_killed_total") == killed + 1
+    assert search(impatient, jpeg_bytes(photo(64, 48))).status_code == 200
 
 
 def test_many_flat_pictures_in_one_request_take_no_memory(server: Server) -> None:
@@ -102,12 +111,12 @@ def test_many_flat_pictures_in_one_request_take_no_memory(server: Server) -> Non
     assert highest - before < 700_000_000
 
 
-def test_a_full_server_sends_retry_after_and_rows_are_still_found(server: Server, slow: bytes) -> None:
+def test_a_full_server_sends_retry_after_and_rows_are_still_found(impatient: Server, slow: bytes) -> None:
     statuses: list[int] = []
     retry: list[str] = []
 
     def ask() -> None:
-        answer = search(server, slow)
+        answer = search(impatient, slow)
         statuses.append(answer.status_code)
         retry.append(answer.headers.get("retry-after", ""))
 
@@ -115,9 +124,9 @@ def test_a_full_server_sends_retry_after_and_rows_are_still_found(server: Server
     for client in clients:
         client.start()
     time.sleep(0.3)
-    row = httpx.get(f"{server.url}/api/stores/0/sample?count=1").json()[0]["ref"]
+    row = httpx.get(f"{impatient.url}/api/stores/0/sample?count=1").json()[0]["ref"]
     began = time.monotonic()
-    found = httpx.post(f"{server.url}/api/search", data={"rows": row}, timeout=10)
+    found = httpx.post(f"{impatient.url}/api/search", data={"rows": row}, timeout=10)
     assert (found.status_code, time.monotonic() - began < 1) == (200, True)
     for client in clients:
         client.join()
