@@ -30,7 +30,7 @@ def test_what_was_answered_reaches_the_images_of_a_list_by_their_content(
     store = open_store(tmp_path / "store")
     rows = store.rows_by_path()
     image = {path: row.image.hash for path, row in rows.items()}
-    with pytest.raises(UserError, match="Nobody has said anything"):
+    with pytest.raises(UserError, match="There are no names or answers"):
         feedback_groups(str(tmp_path / "store"), list_images(photos))
     store.append([answer(image["0/0.png"], [image["3/1.png"]], [image["1/0.png"]])])
     store.close()

@@ -39,7 +39,7 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
     ids = {path: row.id for path, row in store.rows_by_path().items()}
     image = {path: row.image.hash for path, row in store.rows_by_path().items()}
     paths = sorted(image)
-    with pytest.raises(UserError, match="Nobody has said anything"):
+    with pytest.raises(UserError, match="There are no names or answers"):
         learn(str(tmp_path / "store"), tmp_path / "nothing", "fast", SMALL, "cpu")
     assert not (tmp_path / "nothing").exists()  # nothing blocks the next try
     store.append([answer(image[paths[0]], [image[paths[1]]], [image[paths[9]]])])

@@ -116,7 +116,7 @@ def feedback_groups(uri: str | Path, images: ImageList) -> FeedbackGroups:
         found = Asking(store).feedback_groups(_hashes(store, images), str(uri))
     if not bool(found.has_feedback.any()):
         raise UserError(
-            f"Nobody has said anything yet about these photos in {uri}: answer some questions in "
+            f"There are no names or answers about these photos in {uri} yet: answer some questions in "
             f"`insclr serve {uri}`, or name some things, or leave --answers out."
         )
     return found

@@ -83,7 +83,7 @@ def undo(store: Store, entry: str = "") -> list[Entry]:
     """
     entries = read_feedback(store).entries
     if not entries:
-        raise UserError("There is nothing to undo: nobody has said anything about these photos yet.")
+        raise UserError("There is nothing to undo: these photos have no names or answers yet.")
     found = entries[-1] if not entry else next((one for one in entries if one.id == entry), None)
     if found is None:
         raise UserError(

@@ -57,7 +57,7 @@ class Learning:
         feedback = home.feedback.read()
         if not feedback.links and not feedback.things:
             raise Refused(
-                409, "nobody has said anything yet: answer some questions or name some things first"
+                409, "there are no names or answers yet: answer some questions or name some things first"
             )
         with self._lock:
             if self._state.state == "running":
