@@ -17,9 +17,9 @@ SHARD_HELP = "2/4: do the second of four shares; torchrun splits by itself."
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_TOP = 1000
-RANKINGS = ("global", "regions", "asmk")
-RERANKER_NAMES = ("alphaqe", "diffusion", "kreciprocal")
-VERIFIER_NAMES = ("geometric", "dsm")  # they compare images rather than descriptors
+RANKINGS = ("global", "regions")
+RERANKER_NAMES = ("alphaqe", "diffusion")
+_GEOMETRIC = "geometric"  # compares images rather than descriptors
 
 
 def option(default: Any, help: str, *flags: str) -> Any:
@@ -101,14 +101,6 @@ class StoreModelOptions(WeightsOptions, ComputeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalFeatureOptions(Options):
-    """Learned local features in place of SIFT."""
-
-    local_features: str = option("", "For geometric: file with the weights of kornia's DISK instead of SIFT.")
-    local_matcher: str = option("", "With it: file with the weights of LightGlue for DISK.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class RankingOptions(Options):
     """How results are ranked."""
 
@@ -117,20 +109,16 @@ class RankingOptions(Options):
         "Put the results in a better order. "
         "alphaqe: search again with the weighted mean of the query and its first results; "
         "diffusion: follow neighbours of neighbours (a search: among its 500 nearest); "
-        "kreciprocal: prefer results that have the query among their own nearest; "
-        "geometric: prefer images in which points of the query are found again in the same arrangement; "
-        "dsm: the same with cells of the network's own feature map.",
+        "geometric: prefer images in which points of the query are found again in the same arrangement.",
     )
-    ranking: str = option(
-        "global", "global (whole images), regions (their best part) or asmk (local descriptors)."
-    )
+    ranking: str = option("global", "global (whole images) or regions (their best part).")
 
     def __post_init__(self) -> None:
         """UserError where there is no such ranking or re-ranker."""
         super().__post_init__()
         if self.ranking not in RANKINGS:
             raise UserError(f"there is no ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
-        known = (*RERANKER_NAMES, *VERIFIER_NAMES)
+        known = (*RERANKER_NAMES, _GEOMETRIC)
         if self.rerank and _plain(self.rerank) not in known:
             raise UserError(f'There is no re-ranker "{self.rerank}". Choose one of: {", ".join(known)}.')
 
@@ -140,9 +128,9 @@ class RankingOptions(Options):
         return _plain(self.rerank) if _plain(self.rerank) in RERANKER_NAMES else ""
 
     @property
-    def verifier(self) -> str:
-        """The plain name of a re-ranker that compares images; empty for none."""
-        return _plain(self.rerank) if _plain(self.rerank) in VERIFIER_NAMES else ""
+    def verifies(self) -> bool:
+        """Whether results are verified by matched points."""
+        return _plain(self.rerank) == _GEOMETRIC
 
 
 def _plain(name: str) -> str:
@@ -182,14 +170,13 @@ class WhitenOptions(WeightsOptions, DeviceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions(LocalFeatureOptions, WeightsOptions, ComputeOptions):
+class IndexOptions(WeightsOptions, ComputeOptions):
     """What a store keeps of images, and how it is brought up to date."""
 
     prune: bool = option(False, "Drop rows whose image is no longer listed.")
     verify: bool = option(False, "Read every image: size and time may be old, the content new.")
     regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
     local: bool = option(False, "Keep local features, for --rerank geometric (54 kB an image).")
-    asmk: bool = option(False, "Keep local descriptors, for --ranking asmk (2 kB an image).")
     size: int = option(0, "Side at which images are described; 0 = the model's own.")
     batch: int = 256  # images written in one transaction: what a kill can cost
     shard: str = option("", SHARD_HELP)
@@ -216,7 +203,7 @@ class SearchOptions(RankingOptions, StoreModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(RankingOptions, LocalFeatureOptions, LoadOptions):
+class EvaluateOptions(RankingOptions, LoadOptions):
     """What is measured, and how."""
 
     protocol: str = option("", "roxford5k, rparis6k, oxford5k, paris6k, instre or gldv2.")
@@ -233,9 +220,7 @@ class EvaluateOptions(RankingOptions, LocalFeatureOptions, LoadOptions):
     def __post_init__(self) -> None:
         """UserError for options that exclude each other."""
         super().__post_init__()
-        if self.protocol and (self.verifier or self.ranking != "global"):
+        if self.protocol and (self.verifies or self.ranking != "global"):
             raise UserError("Verification and rankings by parts are measured with --labels CSV.")
         if self.ranking != "global" and self.reranker:
             raise UserError("A re-ranker of descriptors goes with --ranking global.")
-        if self.local_features and self.verifier != "geometric":
-            raise UserError("--local-features are compared by --rerank geometric: give that too.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.retrieval.rerank.reciprocal import ReciprocalEncoder
+from insclr_rivals.reciprocal import ReciprocalEncoder
 
 _KMEANS_STEPS = 20
 

@@ -17,8 +17,7 @@ from insclr.methods.method import Method, Needs, Prepared, RoundStart
 from insclr.methods.pairs import Pairs, contains, label_batch
 from insclr.mining.select import query_set
 from insclr.recipe import MethodSettings, setting
-from insclr.retrieval.rerank.diffusion import diffusion
-from insclr.retrieval.rerank.ranking import rank
+from insclr.retrieval.rerank import diffusion, rank
 from insclr_rivals.compute_once import compute_once
 
 _BLOCK_QUERIES = 1024

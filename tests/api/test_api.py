@@ -107,19 +107,17 @@ def test_embed_has_no_row_for_what_cannot_be_read(place: Path, tmp_path: Path) -
 
 def test_parts_of_images_are_indexed_searched_and_measured(place: Path, tmp_path: Path) -> None:
     photos, query = place / "PHOTOS", place / "PHOTOS" / "thing3-1.png"
-    insclr.index(place / "RUN", photos, tmp_path / "store", regions=True, local=True, asmk=True, size=224)
+    insclr.index(place / "RUN", photos, tmp_path / "store", regions=True, local=True, size=224)
     for given in (query, [query, Image.open(query)]):
-        for one in ("asmk", "dsm", "geometric"):
-            asked = {"ranking": one} if one == "asmk" else {"rerank": one}
-            first = insclr.search(tmp_path / "store", given, top=4, **asked)[0]  # type: ignore[arg-type]
-            assert first.path == query.name
-            assert (bool(first.inliers), first.box is not None) == (one != "asmk", one != "asmk")
+        first = insclr.search(tmp_path / "store", given, top=4, rerank="geometric")[0]  # type: ignore[arg-type]
+        assert first.path == query.name
+        assert (bool(first.inliers), first.box is not None) == (True, True)
         regions = insclr.search(tmp_path / "store", given, top=4, ranking="regions")  # type: ignore[arg-type]
         assert len(regions) == 4
         assert all(match.box is not None for match in regions)
     plain = insclr.evaluate(place / "RUN", photos / "labels.csv")
-    for asked in ({"rerank": "geometric"}, {"ranking": "asmk"}, {"ranking": "regions", "region_size": 224}):  # type: ignore[assignment]
-        result = insclr.evaluate(place / "RUN", photos / "labels.csv", **asked)  # type: ignore[arg-type]
+    for asked in ({"rerank": "geometric"}, {"ranking": "regions", "region_size": 224}):
+        result = insclr.evaluate(place / "RUN", photos / "labels.csv", **asked)
         # The score is that of whole images, whatever the order: only that of a region is another one.
         measured = None if asked.get("ranking") == "regions" else plain.calibration  # type: ignore[union-attr]
         assert (result.calibration, result.map > 0) == (measured, True)  # type: ignore[union-attr]

@@ -18,14 +18,15 @@ from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase
+from insclr.retrieval.local.features import LocalFeatures
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
     "the rows": "insclr.store.local.LocalStore.delete",
     "the segments": "insclr.store.segments.Segments.pack",
-    "the local features": "insclr.retrieval.local.local_feature_database.LocalFeatureDatabase.drop",
+    "the local features": "insclr.retrieval.local.feature_database.LocalFeatureDatabase.drop",
 }
 
 
@@ -51,7 +52,7 @@ def opened(folder: Path) -> Iterator[Store]:
 def local_hashes(folder: Path) -> set[str]:
     kept = LocalFeatureDatabase(folder / "parts.sqlite")
     try:
-        return kept.hashes("sift")
+        return kept.hashes()
     finally:
         kept.close()
 
@@ -80,7 +81,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImageList]:
             made.upsert(rows, vectors, [Regions(boxes, vector[None]) for vector in vectors])
     made.close()
     kept = LocalFeatureDatabase(store / "parts.sqlite")
-    kept.write("sift", {f"{one:064x}": bytes(8) for one in range(ROWS)})
+    nothing = LocalFeatures.from_bytes(bytes(8))
+    kept.write({f"{one:064x}": nothing for one in range(ROWS)})
     kept.close()
     assert list((store / "cache" / "segments").glob("*/coarse.faiss"))
     return store, ImageList(folder, tuple(f"{one:05d}" for one in range(KEPT)))

@@ -108,6 +108,12 @@ def test_a_search_in_python_loads_no_torch(store: Path, small_collection: Path) 
         ("demo --recipe none --out demo", "none"),
         ("frobnicate", "No such command"),
         ("search --frobnicate", "No such option"),
+        ("search {store} {photo} --rerank kreciprocal", "Choose one of: alphaqe, diffusion, geometric."),
+        ("search {store} {photo} --rerank dsm", 'There is no re-ranker "dsm"'),
+        ("search {store} {photo} --ranking asmk", "choose one of global, regions"),
+        ("evaluate nowhere --labels {photos}/labels.csv --ranking asmk", "choose one of global, regions"),
+        ("index nowhere {photos} --store s --asmk", "No such option"),
+        ("index nowhere {photos} --store s --local-features disk.pth", "No such option"),
     ],
 )
 def test_a_usage_error_is_reported_before_anything_heavy_is_loaded(

@@ -10,7 +10,7 @@ import torch
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.evaluate import evaluate_labels, require_images
-from insclr.retrieval.rerank import ranking
+from insclr.retrieval import rerank
 
 
 def make_labels(instances, roles=None):
@@ -38,7 +38,7 @@ def slow_leave_one_out(vectors, instances):
 
 @pytest.mark.parametrize("block_values", [2**25, 70])
 def test_agrees_with_a_slow_implementation(monkeypatch, block_values):
-    monkeypatch.setattr(ranking, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(rerank, "BLOCK_VALUES", block_values)
     vectors = unit_rows(60, 8)
     instances = [f"thing {i % 7}" for i in range(58)] + ["alone", "lonely"]
     result = evaluate_labels(vectors, make_labels(instances))

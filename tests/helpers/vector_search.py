@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from insclr.describe.cells import Cells
 from insclr.options import SearchOptions
 from insclr.retrieval.query import Query
 from insclr.retrieval.search import Match, search
@@ -13,19 +12,12 @@ from insclr.store import Store
 
 
 class _VectorDescriber:
-    """Takes descriptors for images; `cells` are the local descriptors of every one."""
+    """Takes descriptors for images."""
 
-    longest = cells_longest = 0
-
-    def __init__(self, cells: Cells | None) -> None:
-        self._cells = cells
+    longest = 0
 
     def images(self, images: Sequence[Any], *_: object, **__: object) -> np.ndarray:
         return np.stack(images)
-
-    def cells(self, *_: object) -> list[Cells]:
-        assert self._cells is not None
-        return [self._cells]
 
 
 def search_vectors(
@@ -34,9 +26,8 @@ def search_vectors(
     options: SearchOptions = SearchOptions(),
     *,
     hashes: Sequence[str] = (),
-    cells: Cells | None = None,
 ) -> list[Match]:
     """The matches of a query set of these descriptors; `hashes` are those of the first queries' files."""
     names = [*hashes, *[""] * (len(vectors) - len(hashes))]
     queries = [Query(lambda _, one=one: (one, None), name) for one, name in zip(vectors, names, strict=True)]  # type: ignore[misc]
-    return search(store, _VectorDescriber(cells), queries, options)  # type: ignore[arg-type]
+    return search(store, _VectorDescriber(), queries, options)  # type: ignore[arg-type]

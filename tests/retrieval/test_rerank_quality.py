@@ -7,7 +7,7 @@ import pytest
 
 from insclr.data.labels import Labels
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.retrieval.rerank import RERANKERS
+from insclr.retrieval.rerank import RERANKERS, diffusion
 
 
 def two_moons(each=60, noise=0.05, seed=0):
@@ -43,8 +43,6 @@ def test_map_rises_on_drifting_views(name):
 
 
 def test_diffusion_follows_each_moon():
-    from insclr.retrieval.rerank.diffusion import diffusion
-
     def local(queries, database, ranking):
         return diffusion(queries, database, ranking, k=6, query_k=3, gamma=50.0)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from helpers.vector_search import search_vectors
-from insclr.describe.cells import Cells
 from insclr.errors import UserError
 from insclr.options import SearchOptions
 from insclr.retrieval import search as search_module
@@ -66,29 +65,13 @@ def test_the_max_of_a_query_set_prefers_what_is_like_one(store: Store) -> None:
     assert len(set(paths(either))) == 4
 
 
-def test_asmk_with_a_filter_finds_what_is_farthest_by_whole_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = 16_500  # more than Milvus gives at once
-    far = create_store(tmp_path / "far", StoreInfo("m", "f", 2, tmp_path))
-    angles = np.linspace(0, np.pi, count)
-    pictures = [IndexedImage(f"{i}.jpg", str(i), 1, 1, {"kind": "all"}) for i in range(count)]
-    far.upsert(pictures, np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32))
-    ids = far.ids()
-    monkeypatch.setattr(search_module._asmk, "scores", lambda *_: (ids, np.arange(count, dtype=np.float32)))
-    cells = Cells(np.zeros((1, 2), np.float32), np.zeros((1, 4), np.float32))
-    asked = SearchOptions(top=1, ranking="asmk", where="kind = all")
-    found = search_vectors(far, rows((1, 0)), asked, cells=cells)
-    assert paths(found) == [f"{count - 1}.jpg"]
-
-
 def test_min_score_and_where_limit_the_matches(store: Store) -> None:
     assert paths(search_vectors(store, X, SearchOptions(min_score=0.9))) == ["0.jpg", "1.jpg"]
     assert paths(search_vectors(store, X, SearchOptions(where="kind = odd", top=2))) == ["1.jpg", "3.jpg"]
     assert search_vectors(store, X, SearchOptions(where="kind = none")) == []
 
 
-@pytest.mark.parametrize("name", ["alphaqe", "diffusion", "kreciprocal"])
+@pytest.mark.parametrize("name", ["alphaqe", "diffusion"])
 def test_every_reranker_gives_an_order_of_the_same_rows(store: Store, name: str) -> None:
     plain = search_vectors(store, X, SearchOptions(top=6))
     better = search_vectors(store, X, SearchOptions(top=6, rerank=name))

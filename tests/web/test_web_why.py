@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.blots import textured
 from helpers.textured_store import make_textured_store
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase
 from insclr.web.served import ServedStore
 
 
@@ -75,7 +75,7 @@ def test_a_photo_without_kept_features_is_compared_by_its_file(
     client: TestClient, collection: ServedStore
 ) -> None:
     kept = LocalFeatureDatabase(collection.store.parts)
-    kept.drop(kept.hashes("sift"))
+    kept.drop(kept.hashes())
     kept.close()
     data = {"rows": ref(collection, "thing.png"), "found": ref(collection, "with.png")}
     assert client.post("/api/why", data=data).json()["verified"]
@@ -107,7 +107,7 @@ def test_a_store_without_local_features_reports_what_to_do(
     client: TestClient, collection: ServedStore
 ) -> None:
     kept = LocalFeatureDatabase(collection.store.parts)
-    kept.drop(kept.hashes("sift"))
+    kept.drop(kept.hashes())
     kept.close()
     answer = client.post("/api/search", files=png(textured(1)), data={"rerank": "geometric"})
     assert answer.status_code == 400

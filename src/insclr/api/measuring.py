@@ -12,7 +12,6 @@ from insclr.errors import UserError
 from insclr.model.stored import PRETRAINED
 from insclr.options import EvaluateOptions, LoadOptions, show_options
 from insclr.progress import working
-from insclr.retrieval.local.extractor import SIFT, open_extractor
 from insclr.retrieval.local.features import require_opencv
 from insclr.shards import shard_of
 
@@ -30,9 +29,7 @@ def evaluate(
 ) -> "LabelResult | ProtocolResult":
     """Measure a model: leave-one-out over a labels file (path, instance), or a public `protocol` under `root`.
 
-    With labels, `ranking` may be by parts of images: "asmk", or "regions" of index images described at `region_size`.
-    `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, for `rerank="geometric"`.
-
+    With labels, `ranking` may be by "regions" of index images, which are described at `region_size`.
     Descriptors of whole images are kept in the folder `parts`. Of several processes that share it each describes its
     `shard` ("2/4"), and the last one measures; the others raise `OtherShardsMissing`.
 
@@ -49,9 +46,8 @@ def evaluate(
             "Say with --parts in which folder the shards leave their descriptors: all must see it."
         )
     require_model(model, given)
-    if given.verifier == "geometric":
+    if given.verifies:
         require_opencv()
-    extractor = open_extractor(given.local_features, given.local_matcher) or SIFT
     truth = read_labels(labels) if labels is not None else None
 
     from insclr.describe.descriptor_parts import DescriptorParts
@@ -62,7 +58,7 @@ def evaluate(
     if truth is not None:
         require_images(truth, allow_missing=given.allow_missing)
         opened = load(model, given)
-        return measure_labels(opened, truth, given, DescriptorParts(opened, given.parts, shard), extractor)
+        return measure_labels(opened, truth, given, DescriptorParts(opened, given.parts, shard))
     assert given.root is not None
     protocol = load_protocol(given.protocol, given.root, given.ground_truth)
     opened = load(model, given)

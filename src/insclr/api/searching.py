@@ -15,7 +15,6 @@ from insclr.model.stored import with_weights
 from insclr.options import IndexOptions, SearchOptions, show_options
 from insclr.retrieval.index import IndexReport
 from insclr.retrieval.index_shards import index_shard
-from insclr.retrieval.local.extractor import open_extractor
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match, open_for_search
 from insclr.retrieval.search import search as search_store
@@ -38,10 +37,9 @@ def index(
     """Make images searchable in a store (a folder, or a Milvus address): adds new ones, updates changed ones.
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
-    `regions`, `local` and `asmk` keep parts of images too, for `search` by them; `size` is the side at which images
-    are described. `local_features` and `local_matcher` are files with the weights of DISK and LightGlue, in place of
-    SIFT. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the store,
-    and `waits_for` in the reports of the others names the one that will, or has.
+    `regions` and `local` keep parts of images too, for `search` by them; `size` is the side at which images are
+    described. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the
+    store, and `waits_for` in the reports of the others names the one that will, or has.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
@@ -50,12 +48,11 @@ def index(
     given = options.change(changes)
     shard = shard_of(given.shard) if given.shard else Shard()  # one rank of a script may index alone
     require_model(model, given)
-    extractor = open_extractor(given.local_features, given.local_matcher)  # refuses a wrong file first
     listed = as_list(images)
     loaded = load(model, weights=given.weights, device=given.device, engine=given.engine)
     name = with_weights(model, given.weights) if isinstance(model, str | Path) else loaded.source
     describer = ModelDescriber(name, loaded, size=given.size)
-    return index_shard(describer, listed, store, shard, given, extractor=extractor)
+    return index_shard(describer, listed, store, shard, given)
 
 
 @show_options
@@ -70,8 +67,8 @@ def search(
     """The images of a store that show the instance in an image, best first; several are images of one instance.
 
     `box` is the part of the image that is meant: left, top, right, bottom in pixels. `where` filters by columns,
-    such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions", "asmk"), as far as
-    they were indexed. `model` names the store's model where it has moved. The query itself, where the store has it,
+    such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions"), as far as they
+    were indexed. `model` names the store's model where it has moved. The query itself, where the store has it,
     is marked (`is_query`) and comes besides the `top` others.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
 
@@ -12,7 +12,6 @@ from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.describe.cells import MAX_CELLS, SCALES, Cells, image_cells
 from insclr.describe.feature_cache import FeatureCache
 from insclr.describe.map_features import MapPooling, map_pooling
 from insclr.describe.pipeline import (
@@ -74,24 +73,6 @@ class Describer(Protocol):
 
         With `own_size` they are described at the size that the model remembers: to be compared with regions.
         """
-
-
-@runtime_checkable
-class CellDescriber(Protocol):
-    """A describer that gives local descriptors too; those of images decoded at `cells_longest` or more."""
-
-    @property
-    def cells_longest(self) -> int:
-        """The longest side at which an image is to be decoded for `cells`."""
-
-    def cells(
-        self,
-        images: Sequence[Image.Image],
-        boxes: Sequence[Box | None] | None = None,
-        scales: Sequence[float] = SCALES,
-        most: int = MAX_CELLS,
-    ) -> list[Cells]:
-        """The strongest cells of RGB images in memory, or of the parts of them inside boxes."""
 
 
 class ModelDescriber:
@@ -165,19 +146,3 @@ class ModelDescriber:
     @cached_property
     def _pooling(self) -> MapPooling:
         return map_pooling(self._model)
-
-    @property
-    def cells_longest(self) -> int:
-        """The longest side at which an image is to be decoded for `cells`."""
-        return round(self._model.descriptor.size * max(SCALES))
-
-    def cells(
-        self,
-        images: Sequence[Image.Image],
-        boxes: Sequence[Box | None] | None = None,
-        scales: Sequence[float] = SCALES,
-        most: int = MAX_CELLS,
-    ) -> list[Cells]:
-        """The strongest cells of RGB images in memory, or of the parts of them inside boxes."""
-        with self._turns:
-            return image_cells(self._model, images, boxes, scales, most)

@@ -1,7 +1,5 @@
-"""Measure a model: on labels by any ranking (whole images, regions, local descriptors), or by a public protocol."""
+"""Measure a model: on labels by any ranking (whole images, regions, matched points), or by a public protocol."""
 
-import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +10,6 @@ from insclr.arrays import Boxes, Descriptors, Ids, Scores, no_regions
 from insclr.data.decode import BadImage, Box, decode
 from insclr.data.images import ImageList
 from insclr.data.labels import Labels
-from insclr.describe.cells import MAX_CELLS, SCALES, Cells, image_cells
 from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.describe.map_features import map_pooling
 from insclr.describe.pipeline import Request, as_opened, describe_files
@@ -30,21 +27,10 @@ from insclr.evaluation.evaluate import (
 from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.options import EvaluateOptions
-from insclr.progress import progress_bar, working
-from insclr.retrieval.local import dsm
-from insclr.retrieval.local.asmk import QUERY_WORDS, InvertedFile, learn_codebook
-from insclr.retrieval.local.extractor import SIFT, Extractor
-from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.geometry import Geometry
-from insclr.retrieval.local.keep_asmk import SAMPLE
-from insclr.retrieval.local.verification import (
-    VERIFIED,
-    QueryParts,
-    best_geometry,
-    image_features,
-    outline_of,
-    verified_order,
-)
+from insclr.progress import working
+from insclr.retrieval.local.features import LocalFeatures, extract_from_files
+from insclr.retrieval.local.geometry import Geometry, verify
+from insclr.retrieval.local.verification import VERIFIED, outline_of, verified_order
 from insclr.retrieval.rerank import RERANKERS
 from insclr.shards import Shard
 from insclr.store import Regions
@@ -52,7 +38,7 @@ from insclr.store import Regions
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
 
-_PART = 32  # images described at once
+MatchRows = Callable[[int, int], Geometry | None]  # of a query and a row found, both rows of the labels
 
 
 def measure_labels(
@@ -60,24 +46,23 @@ def measure_labels(
     labels: Labels,
     options: EvaluateOptions = EvaluateOptions(),
     describe: DescriptorParts | None = None,
-    extractor: Extractor = SIFT,
 ) -> LabelResult:
     """Describe the labelled images, whole ones with `describe`, and rank them.
 
     Index images are described for their regions at `region_size`; queries at the model's own size, which is about
     that of a small instance in a large image. The score, which is made from the descriptors of whole images, is
-    measured too, except with regions. `extractor` makes the features that "geometric" compares.
+    measured too, except with regions.
     """
     model = as_opened(model)
     describe = describe or DescriptorParts(model, None, Shard())
     describe.share([(labels.images, labels.query_boxes)])
     vectors = describe(labels.images, labels.query_boxes)
     rows, labels = readable_rows(vectors, labels, allow_missing=options.allow_missing)
-    if options.ranking == "global" and not options.verifier:
+    if options.ranking == "global" and not options.verifies:
         with working("ranking"):
             result = evaluate_labels(rows, labels, RERANKERS.get(options.reranker))
     else:
-        result = _measure_parts(model, labels, rows, options, extractor)
+        result = _measure_parts(model, labels, rows, options)
     if options.ranking == "regions":
         return result  # the score of a region is another one
     with working("measuring the score"):
@@ -86,22 +71,18 @@ def measure_labels(
 
 
 def _measure_parts(
-    model: OpenedModel, labels: Labels, rows: Descriptors, options: EvaluateOptions, extractor: Extractor
+    model: OpenedModel, labels: Labels, rows: Descriptors, options: EvaluateOptions
 ) -> LabelResult:
     """The result of a ranking by parts of images, or of one that is verified."""
     task = LeaveOneOut(labels)
     ranker = rank_globally(rows, task.index)
     if options.ranking == "regions":
         ranker = rank_by_regions(rows, _describe_regions(model, labels, options.region_size), task.index)
-    elif options.ranking == "asmk":
-        ranker = rank_by_asmk(model, labels)
-    verifier = None
-    if options.verifier == "geometric":
-        features = image_features(labels.images, labels.query_boxes, extractor)
-        verifier = verify_by_points(features, query_outlines(labels), extractor)
-    elif options.verifier == "dsm":
-        verifier = _verify_by_cells(model, labels)
-    return task.measure(rank_rows(task, ranker, verifier), true_boxes(labels))
+    match = None
+    if options.verifies:
+        features = extract_from_files(labels.images, labels.query_boxes)
+        match = match_by_points(features, query_outlines(labels))
+    return task.measure(rank_rows(task, ranker, match), true_boxes(labels))
 
 
 def measure_protocol(
@@ -135,26 +116,16 @@ class RowRanker:
     )
 
 
-@dataclass(frozen=True)
-class RowVerifier:
-    """Compares a query with the first rows found, all of them rows of the labels."""
-
-    match: Callable[[int, int], Geometry | None]
-    depth: int = VERIFIED
-
-
-def rank_rows(
-    task: LeaveOneOut, ranker: RowRanker, verifier: RowVerifier | None = None
-) -> Iterator[RankedQuery]:
-    """The ranking of each query, with the boxes found by the verifier, else by the ranker."""
+def rank_rows(task: LeaveOneOut, ranker: RowRanker, match: MatchRows | None = None) -> Iterator[RankedQuery]:
+    """The ranking of each query, with the boxes found by `match`, else by the ranker."""
     for query in task.queries.tolist():
         scores = ranker.scores(query)
         order = np.argsort(-scores, kind="stable")
         order = order[order != task.place[query]]
         geometries: list[Geometry | None] = []
-        if verifier is not None:
-            first = order[: verifier.depth]
-            matched = [verifier.match(query, row) for row in task.index[first].tolist()]
+        if match is not None:
+            first = order[:VERIFIED]
+            matched = [match(query, row) for row in task.index[first].tolist()]
             inliers = np.array([one.inliers if one else 0 for one in matched])
             better = verified_order(scores[first], inliers)
             order[: len(first)] = first[better]
@@ -199,71 +170,14 @@ def rank_by_regions(rows: Descriptors, regions: Sequence[Regions], index: Ids) -
     return RowRanker(score, locate)
 
 
-def rank_by_asmk(model: OpenedModel, labels: Labels) -> RowRanker:
-    """By words of local descriptors: learn a vocabulary from the index images, aggregate them and the queries."""
-    index, queries = labels.role_ids("index"), set(labels.role_ids("query").tolist())
-    sample = np.random.default_rng(0).permutation(index)[:SAMPLE]
-    seen = {row: cells.descriptors for row, cells in _cells(model, labels, sample.tolist(), "vocabulary")}
-    codebook = learn_codebook(np.concatenate(list(seen.values())), len(index))
-    of_index, of_queries, in_index = {}, {}, set(index.tolist())
-    rest = [row for row in range(len(labels)) if row not in seen]
-    others = ((row, cells.descriptors) for row, cells in _cells(model, labels, rest, "local descriptors"))
-    for row, descriptors in itertools.chain(seen.items(), others):
-        if row in in_index:
-            of_index[row] = codebook.aggregate(descriptors)
-        if row in queries:
-            of_queries[row] = codebook.aggregate(descriptors, QUERY_WORDS)
-    file = InvertedFile(codebook, [of_index[row] for row in index.tolist()])
-    return RowRanker(lambda query: file.scores(of_queries[query]))
-
-
-def verify_by_points(
-    features: Sequence[LocalFeatures | None], outlines: Mapping[int, Box], extractor: Extractor = SIFT
-) -> RowVerifier:
+def match_by_points(features: Sequence[LocalFeatures | None], outlines: Mapping[int, Box]) -> MatchRows:
     """By the local features of all rows; `outlines` are those of the instances in queries that have a box."""
 
     def match(query: int, row: int) -> Geometry | None:
         mine, theirs = features[query], features[row]
-        if mine is None or theirs is None:
-            return None
-        return best_geometry([QueryParts(mine, outlines.get(query), extractor)], theirs)
+        return None if mine is None or theirs is None else verify(mine, theirs, outlines.get(query))
 
-    return RowVerifier(match)
-
-
-def _verify_by_cells(model: OpenedModel, labels: Labels) -> RowVerifier:
-    """By matched cells of the network's maps (dsm)."""
-
-    @functools.cache
-    def cells(row: int) -> Cells:
-        return _image_cells(model, labels, [row], dsm.SCALES, dsm.MAX_CELLS)[0]
-
-    return RowVerifier(lambda query, row: dsm.match_cells(cells(query), cells(row)), dsm.VERIFIED)
-
-
-def _cells(model: OpenedModel, labels: Labels, rows: list[int], title: str) -> Iterator[tuple[int, Cells]]:
-    """The local descriptors of rows; all of them can be read, since they have been described."""
-    with progress_bar(title, len(rows)) as bar:
-        for start in range(0, len(rows), _PART):
-            part = rows[start : start + _PART]
-            yield from zip(part, _image_cells(model, labels, part), strict=True)
-            bar.advance(len(part))
-
-
-def _image_cells(
-    model: OpenedModel,
-    labels: Labels,
-    rows: list[int],
-    scales: Sequence[float] = SCALES,
-    most: int = MAX_CELLS,
-) -> list[Cells]:
-    longest = round(model.descriptor.size * max(scales))
-    boxes = [None if labels.query_boxes is None else labels.query_boxes[row] for row in rows]
-    images = [
-        decode(labels.images.file(row), None if box else longest)
-        for row, box in zip(rows, boxes, strict=True)
-    ]
-    return image_cells(model, images, boxes, scales, most)
+    return match
 
 
 def _describe_regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:

@@ -15,8 +15,7 @@ from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.jobs.train import train
 from insclr.retrieval.index import IndexReport, index_images
-from insclr.retrieval.local.extractor import Extractor, has_local_features, kept_extractor
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase
 from insclr.run_folder import kept_answers
 from insclr.store import Store, open_store
 
@@ -81,14 +80,12 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
         # Where only the last layer learned, the next model will need no photo again.
         features = cache if only_last_layer(model.recipe) else None
         describer = ModelDescriber(str(out / "run"), model, size=old.info.size, features=features)
-        extractor, asmk = _local_features(old)
         report = index_images(
             describer,
             _images(old),
             out / "store",
             regions=old.has_regions(),
-            extractor=extractor,
-            asmk=asmk,
+            local=_has_local_features(old),
         )
         with closing(open_store(out / "store")) as new:
             new.append(old.journal())
@@ -123,11 +120,9 @@ def _features(store: Store) -> Path:
     return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
-def _local_features(store: Store) -> tuple[Extractor | None, bool]:
-    """What makes the local features that are kept beside a store, if any are, and whether ASMK's are."""
+def _has_local_features(store: Store) -> bool:
     with closing(LocalFeatureDatabase(store.parts)) as kept:
-        extractor = kept_extractor(kept) if has_local_features(kept) else None
-        return extractor, kept.note("asmk") is not None
+        return bool(kept.hashes())
 
 
 def _images(store: Store) -> ImageList:

@@ -28,7 +28,7 @@ _LITE0_BLOCK = {
 _LITE0_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 # Heads of the usual classifiers: a descriptor network has no use for them.
 _CLASSIFIER = re.compile(r"^(fc|classifier|head|head_dist|_fc)\.")
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema", "extractor")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 
 
 def embedded_weights() -> dict[str, Tensor]:

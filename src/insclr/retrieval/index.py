@@ -12,20 +12,12 @@ from insclr.arrays import Descriptors
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.data.skipped import Skipped
-from insclr.describe.describer import CellDescriber, Describer
+from insclr.describe.describer import Describer
 from insclr.files import is_there
 from insclr.options import IndexOptions
 from insclr.progress import progress_bar, working
-from insclr.retrieval.local.extractor import (
-    Extractor,
-    choose_extractor,
-    has_local_features,
-    store_extractor,
-)
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase, keep_features
 from insclr.retrieval.local.features import require_opencv
-from insclr.retrieval.local.keep import drop_gone, keep_features
-from insclr.retrieval.local.keep_asmk import keep_asmk
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.retrieval.score import calibrate_store
 from insclr.shards import Shard
 from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
@@ -91,7 +83,6 @@ def index_images(
     uri: str | Path,
     options: IndexOptions = IndexOptions(),
     *,
-    extractor: Extractor | None = None,
     shard: Shard = WHOLE,
     described: DescribedRows | None = None,
     **changes: Any,
@@ -99,50 +90,42 @@ def index_images(
     """Index `images` into the store at `uri`, made where there is none.
 
     New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
-    With `regions` every row has some, also those that are there already, with `local` every image local features,
-    with `asmk` local descriptors; a store that has them goes on having them. `extractor` makes the local
-    features from now on, all of them anew where another one made those that are there.
+    With `regions` every row has some, also those that are there already, with `local` every image local features;
+    a store that has them goes on having them.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     Of several shards each brings its share of the images up to date, and the first one drops rows. What is
     `described` elsewhere is taken from there.
     """
     given = options.change(changes)
-    if given.local or extractor is not None:
+    if given.local:
         require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     info = StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
-    with closing(create_store(uri, info)) as store:
-        if extractor is None:
-            store_extractor(store)  # refuses missing weights before anything is described
-        with store.writing():
-            run = _Run(describer, images, store, given, described or {})
-            share = shard.share(len(images))
-            with progress_bar("indexing", len(share)) as bar:
-                for start in range(share.start, share.stop, given.batch):
-                    part = range(start, min(start + given.batch, share.stop))
-                    run.bring_up_to_date(part)
-                    bar.advance(len(part))
-            if shard.first:
-                run.drop_unlisted(given.prune)
-            _keep_parts(store, describer, given, extractor)
-            with working("building the index"):
-                store.settle()
-            with working("calibrating the score"):
-                calibrate_store(store)
-            return replace(run.report, total=store.count(), not_read=images.not_read)
+    with closing(create_store(uri, info)) as store, store.writing():
+        run = _Run(describer, images, store, given, described or {})
+        share = shard.share(len(images))
+        with progress_bar("indexing", len(share)) as bar:
+            for start in range(share.start, share.stop, given.batch):
+                part = range(start, min(start + given.batch, share.stop))
+                run.bring_up_to_date(part)
+                bar.advance(len(part))
+        if shard.first:
+            run.drop_unlisted(given.prune)
+        _keep_local_features(store, wanted=given.local)
+        with working("building the index"):
+            store.settle()
+        with working("calibrating the score"):
+            calibrate_store(store)
+        return replace(run.report, total=store.count(), not_read=images.not_read)
 
 
-def _keep_parts(
-    store: Store, describer: Describer, options: IndexOptions, extractor: Extractor | None
-) -> None:
-    """Bring what is kept of images' parts up to date, where it is wanted or was wanted before."""
+def _keep_local_features(store: Store, *, wanted: bool) -> None:
+    """Bring the local features beside a store up to date, where they are wanted or were wanted before."""
     with closing(LocalFeatureDatabase(store.parts)) as kept:
-        if options.local or extractor is not None or has_local_features(kept):
-            keep_features(store, kept, choose_extractor(kept, extractor))
-        if (options.asmk or kept.note("asmk")) and isinstance(describer, CellDescriber):
-            keep_asmk(store, kept, describer.cells, describer.cells_longest)
-        drop_gone(store, kept)
+        if wanted or kept.hashes():
+            keep_features(store, kept)
+        kept.drop_others({row.image.hash for row in store.rows_by_path().values()})
 
 
 class _Run:

@@ -23,7 +23,6 @@ from insclr.retrieval.index import (
     is_unchanged,
     stored_paths,
 )
-from insclr.retrieval.local.extractor import Extractor
 from insclr.shards import PATIENCE, Shard, left_to_do
 from insclr.store import StoreInfo, create_store, folder_of, open_store
 
@@ -34,8 +33,6 @@ def index_shard(
     uri: str | Path,
     shard: Shard,
     options: IndexOptions = IndexOptions(),
-    *,
-    extractor: Extractor | None = None,
     **changes: Any,
 ) -> IndexReport:
     """Index a shard's share of the images.
@@ -45,16 +42,16 @@ def index_shard(
     """
     given = options.change(changes)
     if shard.whole:
-        return index_images(describer, images, uri, given, extractor=extractor)
+        return index_images(describer, images, uri, given)
     if given.verify:
         raise UserError("--verify reads every photo in one process: leave --shard out.")
     folder = folder_of(uri)
     if folder is None:
-        return index_images(describer, images, uri, given, extractor=extractor, shard=shard)
+        return index_images(describer, images, uri, given, shard=shard)
     shares = _Shares(describer, images, folder, shard)
     described = shares.describe(given)
     missing = shard.complete(shares.missing)
-    merged = None if missing or not shard.merges else shares.merge(given, extractor)
+    merged = None if missing or not shard.merges else shares.merge(given)
     return merged or replace(described, waits_for=left_to_do(missing, shard, f"{uri} is written"))
 
 
@@ -88,7 +85,7 @@ class _Shares:
             return []
         return [number for number in self._numbers if not self._is_done(number)]
 
-    def merge(self, options: IndexOptions, extractor: Extractor | None) -> IndexReport | None:
+    def merge(self, options: IndexOptions) -> IndexReport | None:
         """Bring the store up to date with what all shards described; None when another one has done so."""
         with only_writer(self._folder / "lock", PATIENCE):
             if self._is_merged():
@@ -101,12 +98,7 @@ class _Shares:
                         path: DescribedRow(store, row) for path, row in store.rows_by_path().items()
                     }
                 report = index_images(
-                    self._describer,
-                    self._images,
-                    self._store,
-                    options,
-                    extractor=extractor,
-                    described=described,
+                    self._describer, self._images, self._store, options, described=described
                 )
             for number in self._numbers:
                 self._done_file(number).unlink()

@@ -17,9 +17,8 @@ from insclr.engine.opened import open_model, open_pretrained
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.model.stored import PRETRAINED
-from insclr.retrieval.local.extractor import Extractor, read_features
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase
 from insclr.retrieval.local.features import LONGEST
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
 from insclr.retrieval.local.verification import QueryParts, query_parts
 from insclr.store import Row, Store, StoreInfo
 
@@ -55,16 +54,16 @@ class Query:
         image, box = self.decode(describer.longest)
         return describer.images([image], [box], own_size=own_size)
 
-    def local_parts(self, extractor: Extractor) -> QueryParts:
+    def local_parts(self) -> QueryParts:
         """The local features to verify results with; those kept of a row need no decoding."""
         if self.stored is not None:
             store, row = self.stored
             with closing(LocalFeatureDatabase(store.parts)) as kept:
-                features = read_features(kept, extractor, [row.image.hash]).get(row.image.hash)
+                features = kept.read([row.image.hash]).get(row.image.hash)
             if features is not None:
-                return QueryParts(features, extractor=extractor)
+                return QueryParts(features)
         image, box = self.decode(LONGEST)
-        return query_parts(image, box, extractor)
+        return query_parts(image, box)
 
 
 def image_query(image: Photo, box: Box | None = None) -> Query:

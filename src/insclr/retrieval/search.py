@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Ids, Scores
+from insclr.arrays import MAX_REGIONS, Boxes, Descriptors, Ids, Scores
 from insclr.data.decode import Box
 from insclr.data.given import is_single
 from insclr.data.images import ImageList, list_images
 from insclr.data.table import one_line
-from insclr.describe.cells import Cells
-from insclr.describe.describer import CellDescriber, Describer, ModelDescriber
+from insclr.describe.describer import Describer, ModelDescriber
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
-from insclr.retrieval.local.keep_asmk import AsmkSearch
-from insclr.retrieval.local.verify_results import Results, join_queries, verify_results
+from insclr.retrieval.local.verification import Results, verify_results
 from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
-from insclr.retrieval.regions import search_best_region
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
 from insclr.store import Condition, Store, open_store, parse_where
 
@@ -31,7 +28,6 @@ _SPARE = 2  # results ranked for each one asked for, since copies are folded int
 # Cosine from which on two results count as one photo. A copy made smaller or compressed anew stays above it; `insclr
 # duplicates`, which has the time to compare pixels, proposes pairs from 0.95 on.
 SAME_PHOTO = 0.99
-_asmk = AsmkSearch()
 
 
 @dataclass(frozen=True)
@@ -143,17 +139,15 @@ def search(
     hashes = {one.hash for one in queries if one.hash}
     most = min(MAX_TOP, _SPARE * options.top + len(hashes))
     depth = max(most, _SHORTLIST if options.rerank else 0)
-    if options.ranking == "asmk":
-        found = _rank_by_asmk(store, vectors, depth, where, _describe_cells(describer, queries))
-    elif options.ranking == "regions":
-        ids, similarities, boxes = search_best_region(store, join_queries(vectors), depth, where)
+    if options.ranking == "regions":
+        ids, similarities, boxes = search_best_region(store, _join_queries(vectors), depth, where)
         there = ids[0] >= 0
         found = Results(ids[0][there], similarities[0][there], boxes[0][there])
     else:
         ids, similarities = _nearest(store, vectors, depth, where, options.aggregate)
         found = Results(ids[ids >= 0], similarities[ids >= 0])
-    if options.verifier:
-        found = verify_results(store, describer, queries, found, options.verifier)
+    if options.verifies:
+        found = verify_results(store, [one.local_parts() for one in queries], found)
     elif options.reranker:
         found = _rerank(store, vectors, found, options.reranker)
     return _make_matches(store, found, most, options, hashes)
@@ -183,27 +177,42 @@ def _nearest(
     return flat_ids[order], flat[order]
 
 
-def _describe_cells(describer: Describer, queries: Sequence[Query]) -> list[Cells]:
-    """The local descriptors of the queries."""
-    if not isinstance(describer, CellDescriber):
-        raise UserError("this model has no local descriptors: search without --ranking asmk")
-    images = (one.decode(describer.cells_longest) for one in queries)
-    return [describer.cells([image], [box])[0] for image, box in images]
+def _join_queries(queries: Descriptors) -> Descriptors:
+    """One unit descriptor (1, dim) for a query set: the mean."""
+    mean = queries.mean(0, keepdims=True)
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
 
 
-def _rank_by_asmk(
-    store: Store, queries: Descriptors, top: int, where: Condition | None, cells: Sequence[Cells]
-) -> Results:
-    """Results by local descriptors; their similarities are those of the descriptors of whole images."""
-    ids, scores = _asmk.scores(store, cells)
-    if where is not None:
-        # All of them: what local descriptors find may be far by the descriptors of whole images.
-        met = store.search(join_queries(queries), store.count(), where).ids[0]
-        kept = np.isin(ids, met)
-        ids, scores = ids[kept], scores[kept]
-    ids = ids[np.argsort(-scores, kind="stable")[:top]]
-    similarities = store.descriptors(ids) @ join_queries(queries)[0]
-    return Results(ids, np.asarray(similarities, np.float32))
+def search_best_region(
+    store: Store, queries: Descriptors, top: int, where: Condition | None = None
+) -> tuple[Ids, Scores, Boxes]:
+    """The `top` nearest rows of every query by their best region or their whole image, best first, and its box.
+
+    A row is there once. Ids (queries, top), -1 where there are fewer; similarities; boxes (queries, top, 4).
+    """
+    if not store.has_regions():
+        raise UserError(
+            f"the store {store.uri} has no regions: make them with `insclr index MODEL IMAGES --store {store.uri} "
+            "--regions`, or search without --regions"
+        )
+    whole = store.search(queries, top, where)
+    # The first `top` rows by their best region are among the first MAX_REGIONS x top regions.
+    parts = store.search_regions(queries, MAX_REGIONS * top, where)
+    frame = np.broadcast_to(np.array([0, 0, 1, 1], np.float32), (*whole.ids.shape, 4))
+    ids = np.concatenate([whole.ids, parts.ids], 1)
+    similarities = np.concatenate([whole.similarities, parts.similarities], 1)
+    boxes = np.concatenate([frame, parts.boxes], 1)
+    best = np.full((len(queries), top), -1, dtype=np.int64)
+    best_similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
+    best_boxes = np.zeros((len(queries), top, 4), dtype=np.float32)
+    for i in range(len(queries)):
+        order = np.argsort(-similarities[i], kind="stable")
+        order = order[ids[i, order] >= 0]
+        first = order[np.sort(np.unique(ids[i, order], return_index=True)[1])][:top]
+        best[i, : len(first)] = ids[i, first]
+        best_similarities[i, : len(first)] = similarities[i, first]
+        best_boxes[i, : len(first)] = boxes[i, first]
+    return best, best_similarities, best_boxes
 
 
 def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
@@ -216,7 +225,7 @@ def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Re
     # (1, shortlist): the shortlist is the re-ranker's whole database
     places = np.arange(len(found.ids))[None]
     shortlist = Ranking(places, found.similarities[None].astype(np.float32))
-    reranked = RERANKERS[name](join_queries(queries), store.descriptors(found.ids), shortlist)
+    reranked = RERANKERS[name](_join_queries(queries), store.descriptors(found.ids), shortlist)
     return found.reorder(reranked.ids[0])
 
 

@@ -106,9 +106,7 @@ def search_options(
     where: Annotated[str, Form(max_length=2000, description="such as: year >= 2015 and brand = acme")] = "",
     rerank: Text = "",
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
-    ranking: Annotated[
-        Literal["global", "regions", "asmk"], Form(description="whole pictures or parts")
-    ] = "global",
+    ranking: Annotated[Literal["global", "regions"], Form(description="whole pictures or parts")] = "global",
 ) -> SearchOptions:
     """The options of a form."""
     return SearchOptions(
@@ -126,7 +124,7 @@ async def search(
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     work = partial(_answer, served, store, query, options)
-    if query.needs_decoding(store) or options.verifier or options.ranking == "asmk":
+    if query.needs_decoding(store) or options.verifies:
         return await run_limited(request, served.uploads, "searched for", work)
     return await run_in_threadpool(work, threading.Event())
 
@@ -135,8 +133,6 @@ def _answer(
     served: Served, store: int, query: QueryForm, options: SearchOptions, gone: threading.Event
 ) -> SearchAnswer:
     began = time.perf_counter()
-    if options.verifier == "dsm":
-        raise Refused(400, "--rerank dsm describes the photos found anew: use it on the command line")
     home = served.store(store)
     try:
         matches = search_store(home.store, home.describer, query.queries(served, gone), options)
@@ -148,7 +144,7 @@ def _answer(
         store=store,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
-        reranked=bool(options.rerank) or options.ranking == "asmk",
+        reranked=bool(options.rerank),
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[match_answer(store, match, root, names.get(match.id, "")) for match in matches],
     )

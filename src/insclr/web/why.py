@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
-from insclr.retrieval.local.extractor import store_extractor
 from insclr.retrieval.local.features import LocalFeatures
 from insclr.retrieval.local.geometry import MIN_INLIERS, verify
 from insclr.retrieval.local.verification import QueryParts
@@ -50,14 +49,13 @@ async def why(
 def _answer(served: Served, found: str, query: QueryForm, gone: threading.Event) -> WhyAnswer:
     queries = query.queries(served, gone)
     home, row = find_row(served, found)
-    extractor = store_extractor(home.store)
     # The found image's features are kept, or made now from its file.
-    target = row_query(QueryDecoder(served.decoders, gone=gone), home, row).local_parts(extractor)
-    return _explain([one.local_parts(extractor) for one in queries], target.features)
+    target = row_query(QueryDecoder(served.decoders, gone=gone), home, row).local_parts()
+    return _explain([one.local_parts() for one in queries], target.features)
 
 
 def _explain(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
-    geometries = [verify(one.features, target, one.outline, one.extractor.match) for one in queries]
+    geometries = [verify(one.features, target, one.outline) for one in queries]
     inliers = [-1 if one is None else one.inliers for one in geometries]
     best = inliers.index(max(inliers))
     geometry = geometries[best]

@@ -1,6 +1,8 @@
 """Local features beside a store: kept once, dropped with their photo, missing ones said and survived."""
 
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,8 @@ from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local import extractor
-from insclr.retrieval.local.local_feature_database import LocalFeatureDatabase
+from insclr.retrieval.local import feature_database
+from insclr.retrieval.local.feature_database import LocalFeatureDatabase
 from insclr.retrieval.local.verification import query_parts
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match
@@ -47,7 +49,7 @@ def search(store: Store, query: Image.Image, **asked: object) -> list[Match]:
 def kept_hashes(store: Store) -> set[str]:
     kept = LocalFeatureDatabase(store.parts)
     try:
-        return kept.hashes("sift")
+        return kept.hashes()
     finally:
         kept.close()
 
@@ -57,13 +59,13 @@ def test_features_are_made_once_and_go_with_their_photo(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     extracted: list[int] = []
-    original = extractor.extract_features  # type: ignore[attr-defined]
+    original = feature_database.extract_features  # type: ignore[attr-defined]
 
     def counting(image: Image.Image, box: Box | None = None) -> object:
         extracted.append(1)
         return original(image, box)
 
-    monkeypatch.setattr(extractor, "extract_features", counting)
+    monkeypatch.setattr(feature_database, "extract_features", counting)
     (photos / "with.png").rename(photos / "moved.png")
     (photos / "50.png").unlink()
     textured(60, 300).save(photos / "60.png")
@@ -139,9 +141,39 @@ def test_kept_features_are_what_extraction_gives(photos: Path, tmp_path: Path) -
     store = open_store(tmp_path / "s")
     kept = LocalFeatureDatabase(store.parts)
     row = store.rows_by_path()["51.png"]
-    found = kept.read("sift", [row.image.hash])[row.image.hash]
+    found = kept.read([row.image.hash])[row.image.hash]
     kept.close()
     store.close()
     expected = query_parts(Image.open(photos / "51.png").convert("RGB")).features
-    assert found == expected.to_bytes()
+    assert found.to_bytes() == expected.to_bytes()
     assert np.isfinite(expected.points).all()
+
+
+def test_features_of_earlier_versions_do_no_harm_and_go_with_their_photo(
+    photos: Path, tmp_path: Path
+) -> None:
+    uri = tmp_path / "s"
+    index_images(HistogramDescriber(), list_images(photos), uri)
+    store = open_store(uri)
+    hashes = {path: row.image.hash for path, row in store.rows_by_path().items()}
+
+    def old_rows(table: str) -> set[str]:
+        with closing(sqlite3.connect(store.parts)) as file:
+            return {row[0] for row in file.execute(f"SELECT hash FROM {table}")}
+
+    with closing(sqlite3.connect(store.parts)) as file, file:
+        for table in ("sift", "learned", "asmk", "notes"):
+            file.execute(f"CREATE TABLE {table} (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID")
+        for table in ("learned", "asmk"):
+            file.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(one, b"old") for one in hashes.values()])
+        file.executemany("INSERT INTO notes VALUES (?, ?)", [("extractor", b"{}"), ("asmk", b"old")])
+    with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local"):
+        search(store, textured(1))
+    (photos / "50.png").unlink()
+    index_images(HistogramDescriber(), list_images(photos), uri, prune=True)
+    assert kept_hashes(store) == set()  # nobody asked for SIFT
+    assert old_rows("learned") == old_rows("asmk") == set(hashes.values()) - {hashes["50.png"]}
+    index_images(HistogramDescriber(), list_images(photos), uri, local=True)
+    first = search(store, textured(1))[0]
+    store.close()
+    assert (first.path, (first.inliers or 0) >= 8) == ("with.png", True)

@@ -1,1 +1,1 @@
-"""Parts of images: local features, geometric verification, ranking by local descriptors."""
+"""Parts of images: extract local features, keep them, estimate geometry, verify results."""

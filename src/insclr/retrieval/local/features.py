@@ -1,6 +1,8 @@
-"""Local features of an image in a compact format, and SIFT points with RootSIFT descriptors."""
+"""Extract local features of images: SIFT points with RootSIFT descriptors, in a compact format."""
 
 import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,39 +12,37 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from insclr.data.decode import Box, crop_box
+from insclr.data.decode import BadImage, Box, crop_box, decode
+from insclr.data.images import ImageList
+from insclr.data.workers import default_workers
 from insclr.errors import UserError
+from insclr.progress import progress_bar
 
 MAX_FEATURES = 400  # of one image: at most 54,408 bytes
 LONGEST = 640  # pixels: larger images are shrunk before points are detected
 _LEAST_SIDE = 16  # pixels: smaller images have no points
 _CONTRAST = 0.02  # half of OpenCV's default: low-contrast photos would have too few points
 _LEVELS = 512.0  # of a descriptor's byte; entries above a half are clipped
-_ZERO, _SIGNED_LEVELS = 128.0, 254.0  # of a descriptor with signs
 _HEAD = struct.Struct("<II")
 _POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "<f2"), ("angle", "<u2")])
 
 
 @dataclass(frozen=True)
 class LocalFeatures:
-    """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size.
-
-    Points of learned features (docs/small-objects.md) have no scale and no angle, and their descriptors have signs.
-    """
+    """The points of one image. Lengths are in units of the image's longest side: they do not depend on its size."""
 
     extent: tuple[float, float]  # width and height: the longer one is 1
     points: NDArray[np.float32]  # (n, 2) x, y
     scales: NDArray[np.float32]  # (n,)
     angles: NDArray[np.float32]  # (n,) radians
     descriptors: NDArray[np.uint8]  # (n, 128)
-    learned: bool = False
 
     def __len__(self) -> int:
         return len(self.points)
 
     def unit_descriptors(self) -> NDArray[np.float32]:
         """The descriptors (n, 128) as unit rows."""
-        rows = self.descriptors.astype(np.float32) - (_ZERO if self.learned else 0.0)
+        rows = self.descriptors.astype(np.float32)
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
@@ -55,7 +55,7 @@ class LocalFeatures:
         return head + points.tobytes() + self.descriptors.tobytes()
 
     @classmethod
-    def from_bytes(cls, kept: bytes, *, learned: bool = False) -> "LocalFeatures":
+    def from_bytes(cls, kept: bytes) -> "LocalFeatures":
         """Read the result of `to_bytes`; ValueError for other bytes."""
         count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
         if rest or count < 0:
@@ -69,45 +69,7 @@ class LocalFeatures:
             points["scale"].astype(np.float32),
             points["angle"].astype(np.float32) * np.float32(2 * np.pi / 65535),
             descriptors.reshape(count, 128),
-            learned,
         )
-
-
-@dataclass(frozen=True)
-class VisiblePart:
-    """The part of an image in which points are detected, and its position in the whole image."""
-
-    image: Image.Image  # at most LONGEST pixels a side
-    extent: tuple[float, float]  # of the whole image
-    pixel: float  # side of one pixel in units of the whole image
-    offset: NDArray[np.float64]  # (2,) of the upper left corner
-
-    def places(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Points (n, 2) of the visible part as points of the whole image."""
-        return np.asarray(pixels * self.pixel + self.offset, np.float32)
-
-    def nothing(self, *, learned: bool = False) -> LocalFeatures:
-        """The features of an image that has none."""
-        none = np.zeros(0, np.float32)
-        points, descriptors = np.zeros((0, 2), np.float32), np.zeros((0, 128), np.uint8)
-        return LocalFeatures(self.extent, points, none, none, descriptors, learned)
-
-
-def visible_part(image: Image.Image, box: Box | None = None) -> VisiblePart:
-    """An image, or the part of it inside a box, shrunk to LONGEST where it is larger."""
-    whole = image
-    if box is not None:
-        image = crop_box(image, box)
-    shrunk = min(1.0, LONGEST / max(image.size))
-    side = max(1, round(image.width * shrunk)), max(1, round(image.height * shrunk))
-    unit = float(max(whole.size))
-    offset = np.array([max(0, round(edge)) for edge in box[:2]] if box is not None else (0, 0)) / unit
-    return VisiblePart(
-        image.resize(side, Image.Resampling.BILINEAR),
-        (whole.width / unit, whole.height / unit),
-        image.width / side[0] / unit,
-        offset,
-    )
 
 
 def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeatures:
@@ -116,34 +78,60 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     With a box only the points inside it, in coordinates of the whole image. OpenCV sees only the box, shrunk only
     where it is longer than LONGEST: a small object keeps points that it would lose if the whole image were shrunk.
     """
-    part = visible_part(image.convert("L"), box)
-    if min(part.image.size) < _LEAST_SIDE:
-        return part.nothing()
-    cv2 = require_opencv()
-    sift = cv2.SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
-    found, raw = sift.detectAndCompute(np.asarray(part.image), None)
+    unit = float(max(image.size))
+    extent = image.width / unit, image.height / unit
+    part = image.convert("L") if box is None else crop_box(image.convert("L"), box)
+    shrunk = min(1.0, LONGEST / max(part.size))
+    side = max(1, round(part.width * shrunk)), max(1, round(part.height * shrunk))
+    if min(side) < _LEAST_SIDE:
+        return _no_features(extent)
+    sift = require_opencv().SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
+    found, raw = sift.detectAndCompute(np.asarray(part.resize(side, Image.Resampling.BILINEAR)), None)
     if raw is None or not len(found):
-        return part.nothing()
+        return _no_features(extent)
     strongest = np.argsort([-point.response for point in found], kind="stable")[:MAX_FEATURES]
     found, raw = [found[i] for i in strongest], raw[strongest]
+    pixel = part.width / side[0] / unit  # side of a seen pixel in units of the whole image
+    corner = np.array([max(0, round(edge)) for edge in box[:2]] if box is not None else (0, 0)) / unit
     return LocalFeatures(
-        part.extent,
-        part.places(np.array([point.pt for point in found], np.float32)),
-        np.array([point.size * part.pixel for point in found], np.float32),
+        extent,
+        np.asarray(np.array([point.pt for point in found], np.float32) * pixel + corner, np.float32),
+        np.array([point.size * pixel for point in found], np.float32),
         np.radians(np.array([point.angle for point in found], np.float32)),
         root_sift(raw),
     )
+
+
+def extract_from_files(
+    images: ImageList, boxes: Sequence[Box | None] | None = None
+) -> list[LocalFeatures | None]:
+    """The local features of files, or of boxes in them; None for an unreadable file."""
+    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
+
+    def extract(row: int) -> LocalFeatures | None:
+        box = boxes[row] if boxes is not None else None
+        try:
+            return extract_features(decode(images.file(row), None if box else LONGEST), box)
+        except BadImage:
+            return None
+
+    found: list[LocalFeatures | None] = []
+    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(images)) as bar:
+        for one in pool.map(extract, range(len(images))):
+            found.append(one)
+            bar.advance()
+    return found
+
+
+def _no_features(extent: tuple[float, float]) -> LocalFeatures:
+    none = np.zeros(0, np.float32)
+    return LocalFeatures(extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8))
 
 
 def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Square roots of the normalised SIFT histogram (Arandjelovic 2012), one byte per entry."""
     shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
     return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
-
-
-def signed_bytes(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Signed unit descriptors, one byte per entry; entries beyond 0.5 are clipped."""
-    return np.asarray(np.rint(descriptors * _SIGNED_LEVELS + _ZERO).clip(1, 255), dtype=np.uint8)
 
 
 def has_opencv() -> bool:

@@ -1,7 +1,6 @@
 """Estimate the affine transform between two images from their local features, if a reliable one exists."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +38,6 @@ class Geometry:
 
 
 Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
-Matcher = Callable[[LocalFeatures, LocalFeatures], Pairs]
 
 
 def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _RATIO) -> Pairs:
@@ -57,24 +55,20 @@ def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _R
     clear = (1 - best) < ratio**2 * (1 - second)
     mutual = near.argmax(0)[first] == np.arange(len(query))
     rows = np.flatnonzero(clear & mutual)
-    return distinct(np.stack([rows, first[rows]], 1), query, found)
+    return _distinct(np.stack([rows, first[rows]], 1), query, found)
 
 
 def verify(
-    query: LocalFeatures,
-    found: LocalFeatures,
-    outline: tuple[float, ...] | None = None,
-    match: Matcher = match_features,
+    query: LocalFeatures, found: LocalFeatures, outline: tuple[float, ...] | None = None
 ) -> Geometry | None:
     """The affine transform that at least MIN_INLIERS pairs of points agree on, or None.
 
-    `outline` is the box around the instance in the query, as fractions, if the user has drawn one. `match` pairs the
-    points of two images.
+    `outline` is the box around the instance in the query, as fractions, if the user has drawn one.
 
     Impossible transforms are rejected: a mirror image, a change of scale beyond twelvefold, all points on one line or
     spot, and a transform that contradicts the directions and sizes of the points.
     """
-    pairs = match(query, found)
+    pairs = match_features(query, found)
     if len(pairs) < MIN_INLIERS:
         return None
     source, target = query.points[pairs[:, 0]], found.points[pairs[:, 1]]
@@ -98,7 +92,7 @@ def verify(
     )
 
 
-def distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
+def _distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
     """Keep one pair per position: a corner with two directions gives two points, but counts once."""
     for side, features in ((0, query), (1, found)):
         places = np.rint(features.points[pairs[:, side]] * _UNITS).astype(np.int64)
@@ -142,12 +136,7 @@ def _possible(transform: NDArray[np.float64]) -> bool:
 def _points_agree(
     transform: NDArray[np.float64], query: LocalFeatures, found: LocalFeatures, pairs: Pairs
 ) -> NDArray[np.bool_]:
-    """Which pairs have directions and sizes that agree with the transform.
-
-    Learned points have no direction and no size, so all of them agree.
-    """
-    if query.learned:
-        return np.ones(len(pairs), bool)
+    """Which pairs have directions and sizes that agree with the transform."""
     linear = transform[:, :2]
     angles = query.angles[pairs[:, 0]]
     turned = np.stack([np.cos(angles), np.sin(angles)], 1) @ linear.T  # (pairs, 2)

@@ -1,47 +1,13 @@
-"""Re-ranking with k-reciprocal encoding (Zhong et al. 2017)."""
+"""k-reciprocal encoding (Zhong et al. 2017): images described by the neighbours that have them as neighbours."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.retrieval.rerank.neighbour_graph import NeighbourGraph, neighbour_graph, once_per_database
-from insclr.retrieval.rerank.ranking import Ranking, reorder
+from insclr.retrieval.rerank import NeighbourGraph, neighbour_graph
 
 _ROWS = 512  # rows encoded at once
 Mask = NDArray[np.bool_]
-
-
-def k_reciprocal(
-    queries: Descriptors,
-    database: Descriptors,
-    ranking: Ranking,
-    *,
-    k1: int = 20,
-    k2: int = 6,
-    weight: float = 0.3,
-    depth: int = 1000,
-) -> Ranking:
-    """Re-score the first `depth` results by the Jaccard distance of reciprocal neighbour sets, mixed with the
-    plain distance (`weight`). Sets are averaged over the `k2` nearest, the image itself among them.
-
-    The query is compared with the database as if it had been added to it, which in leave-one-out it is.
-    """
-    encoder = _encoder(database, k1, k2)
-    encoder.fill(database, ranking.ids[:, :depth])
-    scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
-    dense = np.zeros(len(database), dtype=np.float32)
-    for query, (results, own) in enumerate(zip(ranking.ids, ranking.own_rows, strict=True)):
-        results = results[:depth]
-        similar = database[results] @ queries[query]  # (depth,)
-        columns, values = encoder.encode_query(database, queries[query], results, similar, int(own))
-        dense[columns] = values
-        lengths, columns_of, values_of = encoder.rows(results)
-        shared = np.minimum(dense[columns_of], values_of)
-        overlap = np.bincount(np.repeat(np.arange(len(results)), lengths), shared, minlength=len(results))
-        jaccard = 1 - overlap / (2 - overlap)  # both encodings sum to one
-        scores[query, : len(results)] = -((1 - weight) * jaccard + weight * (2 - 2 * similar))
-        dense[columns] = 0
-    return reorder(ranking, scores)
 
 
 class ReciprocalEncoder:
@@ -75,23 +41,6 @@ class ReciprocalEncoder:
         self._columns = np.concatenate([self._columns, *(columns for columns, _ in made)])
         self._values = np.concatenate([self._values, *(values for _, values in made)])
 
-    def encode_query(
-        self, database: Descriptors, query: Descriptors, results: Ids, similar: Scores, own: int
-    ) -> tuple[Ids, Scores]:
-        """Columns and values of a query whose ranking is `results`; its own row is no column."""
-        graph = self._graph(database)
-        first = results[: self.k1]
-        # The query belongs to a result's k1 nearest if it is as near as the last of them, up to rounding.
-        last = graph.rows(database, first)[1].min(axis=1, initial=2)
-        if graph.k < self.k1:
-            last[:] = -1  # so small a database that every row is near
-        members = first[similar[: self.k1] >= last - 1e-6]
-        columns = _expand(graph, database, members, self.k1, own)
-        values = _fractions(database[columns] @ query)
-        near = results[: self.k2 - 1]
-        self._encode(database, near)
-        return _mean([(columns, values), *(_without(self._single[row], own) for row in near.tolist())])
-
     def _graph(self, database: Descriptors) -> NeighbourGraph:
         return neighbour_graph(database, self.k1)
 
@@ -102,13 +51,8 @@ class ReciprocalEncoder:
             block = missing[start : start + _ROWS]
             near, mutual = _reciprocal(graph, database, block, self.k1)
             for row, ids, kept in zip(block.tolist(), near, mutual, strict=True):
-                columns = _expand(graph, database, np.append(ids[kept], row), self.k1, own=-1)
+                columns = _expand(graph, database, np.append(ids[kept], row), self.k1)
                 self._single[row] = (columns, _fractions(database[columns] @ database[row]))
-
-
-@once_per_database
-def _encoder(database: Descriptors, k1: int, k2: int) -> ReciprocalEncoder:
-    return ReciprocalEncoder(len(database), k1, k2)
 
 
 def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int) -> tuple[Ids, Mask]:
@@ -118,13 +62,11 @@ def _reciprocal(graph: NeighbourGraph, database: Descriptors, rows: Ids, k: int)
     return near, (back == rows[:, None, None]).any(axis=2)
 
 
-def _expand(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int, own: int) -> Ids:
-    """R*: the reciprocal set joined by each member's half-size set, without `own`, that overlaps it by 2/3."""
-    if len(members) == 0:
-        return members
+def _expand(graph: NeighbourGraph, database: Descriptors, members: Ids, k1: int) -> Ids:
+    """R*: the reciprocal set joined by each member's half-size set that overlaps it by 2/3."""
     near, mutual = _reciprocal(graph, database, members, max(1, round(k1 / 2)))
     near = np.column_stack([members, near])  # a set holds its own image
-    mutual = np.column_stack([np.ones(len(members), dtype=bool), mutual]) & (near != own)
+    mutual = np.column_stack([np.ones(len(members), dtype=bool), mutual])
     inside = (np.isin(near, members) & mutual).sum(axis=1)
     joined = inside > 2 / 3 * mutual.sum(axis=1)
     return np.union1d(members, near[joined][mutual[joined]])
@@ -142,8 +84,3 @@ def _mean(encodings: list[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:
     merged, where = np.unique(columns, return_inverse=True)
     sums = np.bincount(where, values, minlength=len(merged))
     return merged, (sums / len(encodings)).astype(np.float32)
-
-
-def _without(encoding: tuple[Ids, Scores], own: int) -> tuple[Ids, Scores]:
-    kept = encoding[0] != own
-    return encoding[0][kept], encoding[1][kept]
