@@ -19,9 +19,8 @@ import numpy as np
 import torch
 
 from insclr.data import loader
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.labels import read_labels
-from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking, feedback_groups
 from insclr.feedback.entries import answer
@@ -32,8 +31,8 @@ from insclr.ranks import Ranks
 from insclr.recipe import load_recipe
 from insclr.store import Entry, IndexedImage, Store, StoreInfo, create_store, open_store
 from insclr.tracking import read_metrics
-from insclr.training.round_features import RoundFeatures
 from insclr.training.run import train
+from insclr.training.state import RoundFeatures
 
 CANDIDATES = 12
 NEAR = 100  # random screens draw from so many of a query's nearest: among all photos hardly any would be the same

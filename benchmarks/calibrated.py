@@ -29,12 +29,11 @@ from torch.nn.functional import normalize
 from insclr.methods import calibrated
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.method import RoundStart
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import GeM
+from insclr.model.network import DescriptorNetwork, GeM
 from insclr.neighbours.pool import Pool
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources.pooled_source import PooledSource
+from insclr.training.sources import PooledSource
 from insclr.training.steps import Round, train_steps
 from table import Row, markdown, milliseconds
 

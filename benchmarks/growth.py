@@ -9,7 +9,7 @@ from torch.nn import functional
 from insclr.data.tuples import TupleSampler
 from insclr.memory.banks import MappedBank
 from insclr.memory.round_pool import round_pool
-from insclr.mining.calibrate import random_pairs
+from insclr.mining.own_views import random_pairs
 from insclr.ranks import Ranks
 from table import Row, milliseconds
 from timing import in_turns, seconds

@@ -18,7 +18,7 @@ from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
-from insclr.training.request import fit_size
+from insclr.training.plan import fit_size
 from insclr.training.run import train
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.loader import Collection, ViewSpec, view_batches
-from insclr.data.skipped import Skipped
 from photos import draw_photos
 from table import Row
 from timing import in_turns

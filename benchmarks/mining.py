@@ -20,8 +20,8 @@ from insclr.checkpoint import save_checkpoint
 from insclr.data.tuples import TupleSampler
 from insclr.memory.banks import MemoryBanks, open_banks
 from insclr.memory.round_pool import map_large_pool
-from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod, InsclrSettings
+from insclr.methods.method import Batch
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
 from insclr.training.loss import contrastive_loss

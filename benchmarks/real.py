@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from insclr.data.images import list_images
+from insclr.data.images import Skipped, list_images
 from insclr.data.loader import Collection, ViewSpec
-from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.describe.collection_features import CollectionFeatures
 from insclr.model.model_file import resolve_model

@@ -22,7 +22,7 @@ from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
-from insclr.training.request import fit_size
+from insclr.training.plan import fit_size
 from insclr.training.run import train
 from insclr_rivals.runs import interval
 

@@ -16,20 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.loader import Collection
-from insclr.data.skipped import Skipped
 from insclr.data.workers import default_workers
 from insclr.methods import create_method
-from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.insclr import InsclrSettings
-from insclr.methods.method import RoundStart
+from insclr.methods.method import Batch, RoundStart
 from insclr.model.device import keep_freed_memory
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources import image_source as sources
+from insclr.training import sources
 from insclr.training.steps import Round, train_steps
 from photos import draw_photos
 from table import Row, milliseconds

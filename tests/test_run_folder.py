@@ -10,14 +10,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.skipped import Skipped
+from insclr.data.images import Skipped
+from insclr.data.tuples import FeedbackGroups
 from insclr.errors import UserError
-from insclr.mining.consistency import PairTrust
+from insclr.mining.candidates import PairTrust
 from insclr.recipe import Recipe, load_recipe, to_toml
 from insclr.run_folder import RunFolder, RunReader, kept_answers
 from insclr.tracking import Tracker
-from insclr.training.request import choose_recipe
+from insclr.training.plan import choose_recipe
 
 
 def test_an_inspection_is_read_back_as_it_was_saved(tmp_path):

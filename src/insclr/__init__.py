@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from insclr.recipe import Recipe as Recipe
     from insclr.recipe import load_recipe as load_recipe
     from insclr.retrieval.search import Match as Match
-    from insclr.sharing.pull import pull as pull
+    from insclr.sharing.hub import pull as pull
     from insclr.sharing.push import push as push
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _PUBLIC = {
     "insclr.model.model_file": "Model",
     "insclr.recipe": "Recipe load_recipe",
     "insclr.retrieval.search": "Match",
-    "insclr.sharing.pull": "pull",
+    "insclr.sharing.hub": "pull",
     "insclr.sharing.push": "push",
 }
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""Open the user's files, and write files and folders atomically."""
+"""Open the user's files, write files and folders atomically, and lock a folder for one writer."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from insclr.errors import UserError
+from insclr.errors import WHERE_IT_RUNS, UserError
 
 _PART = ".part"
 _BEGAN = time.time()
@@ -262,3 +262,39 @@ _UMASK = _read_umask()
 
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_PART}")
+
+
+@contextlib.contextmanager
+def only_writer(file: Path, wait: float) -> Iterator[None]:
+    """Hold the lock on `file`; the system frees it when the process and all that it forked have ended.
+
+    UserError, naming the other process, when it is still held after `wait` seconds.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _take(handle, file, wait)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, file: Path, wait: float) -> None:
+    try:
+        import fcntl
+    except ImportError as error:
+        raise UserError(WHERE_IT_RUNS) from error
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                writer = os.pread(handle, 32, 0).decode(errors="replace") or "unknown"
+                raise UserError(
+                    f"another writer (process {writer}) is busy with {file.parent}: waited {wait:g} s; "
+                    "try again when it has finished"
+                ) from None
+            time.sleep(0.05)

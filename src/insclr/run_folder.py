@@ -14,13 +14,11 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from insclr.checkpoint import latest_step
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
+from insclr.data.tuples import FeedbackGroups
 from insclr.errors import UserError
-from insclr.files import read_json, remove_leftovers, whole_file
-from insclr.lock import only_writer
-from insclr.mining.consistency import PairTrust
+from insclr.files import only_writer, read_json, remove_leftovers, whole_file
+from insclr.mining.candidates import PairTrust
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.model_file import MODEL_NAME
 from insclr.model.network import DescriptorNetwork

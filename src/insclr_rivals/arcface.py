@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import group_means
 from insclr_rivals.labels import labelled_images, require_instances

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.optional_packages import lightly, use_seed
 from insclr_rivals.views import create_teacher, image_sampler, two_views, update_teacher, view_similarities

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from insclr.errors import UserError
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import agreement, dbscan, group_means, jaccard_distances

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.labels import labelled_images, require_instances
 from insclr_rivals.samplers import GroupSampler

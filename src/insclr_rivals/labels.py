@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.methods.batch import Batch
-from insclr.methods.method import RoundStart
+from insclr.methods.method import Batch, RoundStart
 
 
 def require_instances(start: RoundStart) -> Tensor:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.optional_packages import lightly, use_seed

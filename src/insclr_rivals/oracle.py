@@ -4,9 +4,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, Prepared, RoundStart
-from insclr.methods.pairs import Pairs, label_batch
+from insclr.methods.method import Batch, Method, Needs, Pairs, Prepared, RoundStart, label_batch
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.labels import require_instances
 from insclr_rivals.samplers import GroupSampler

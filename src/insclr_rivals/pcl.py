@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import OwnLoss, Prepared, RoundStart
+from insclr.methods.method import Batch, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import cluster_count, concentration, k_means

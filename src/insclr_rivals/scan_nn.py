@@ -12,10 +12,8 @@ from torch.nn.functional import normalize
 
 from insclr.data.tuples import TupleSampler
 from insclr.memory.round_pool import round_pool
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, Needs, Prepared, RoundStart
-from insclr.methods.pairs import Pairs, contains, label_batch
-from insclr.mining.select import query_set
+from insclr.methods.method import Batch, Method, Needs, Pairs, Prepared, RoundStart, contains, label_batch
+from insclr.mining.expand import query_set
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.compute_once import compute_once
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from insclr.errors import UserError
-from insclr.methods.batch import Batch
-from insclr.methods.method import RoundStart
+from insclr.methods.method import Batch, RoundStart
 from insclr_rivals.samplers import ImageSampler
 
 

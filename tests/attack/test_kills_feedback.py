@@ -18,8 +18,7 @@ from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, wh
 from helpers.running_server import Server, running
 from insclr.feedback.entries import name_thing
 from insclr.feedback.feedback import Feedback, read_feedback
-from insclr.feedback.names import import_names
-from insclr.feedback.things import build_gallery
+from insclr.feedback.names import build_gallery, import_names
 from insclr.store import Entry, open_store
 
 SHOWN = HistogramDescriber.fingerprint

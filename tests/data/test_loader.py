@@ -9,9 +9,8 @@ import torch
 
 from insclr.data import loader as loader_module
 from insclr.data.decode import decode
-from insclr.data.images import ImageList, list_images
+from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.loader import Collection, ViewBatch, ViewSpec, view_batches
-from insclr.data.skipped import Skipped
 from insclr.data.views import fit_image
 from insclr.errors import UserError
 

@@ -4,7 +4,7 @@ import csv
 import os
 from pathlib import Path
 
-from insclr.data.skipped import Skipped
+from insclr.data.images import Skipped
 
 
 def test_each_path_is_counted_once_with_its_first_reason(tmp_path: Path) -> None:

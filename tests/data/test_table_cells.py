@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insclr.data.skipped import Skipped
+from insclr.data.images import Skipped
 from insclr.data.table import one_line, safe_cell, text_of_cell
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.histogram_describer import draw_things
-from insclr.data.images import ImageList, list_images
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped, list_images
 from insclr.describe import pipeline
 from insclr.describe.describer import ModelDescriber
 from insclr.model.model_file import resolve_model

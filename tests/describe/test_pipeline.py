@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from insclr.data.images import ImageList, list_images
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.views import Fit, fit_image
 from insclr.describe.pipeline import Request, describe_files, descriptor_settings
 from insclr.engine.engine import Output

@@ -16,7 +16,7 @@ from insclr.evaluation.calibration import (
     reliability,
 )
 from insclr.evaluation.evaluate import evaluate_labels
-from insclr.report.reliability import write_reliability
+from insclr.report.comparison import write_reliability
 from insclr.retrieval.score import DISPLAY_THRESHOLD, fit_score_curve
 from insclr.store import IndexedImage, StoreInfo, create_store
 

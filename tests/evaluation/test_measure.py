@@ -22,10 +22,10 @@ from insclr.evaluation.measure import (
     rank_rows,
     true_boxes,
 )
-from insclr.evaluation.metrics import iou
+from insclr.evaluation.protocol import iou
 from insclr.evaluation.results import LabelResult
-from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.geometry import Geometry
+from insclr.retrieval.local_features import LocalFeatures
+from insclr.retrieval.verification import Geometry
 from insclr.store import Regions
 from insclr_demo import draw_collection
 

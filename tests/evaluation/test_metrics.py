@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insclr.evaluation.metrics import (
+from insclr.evaluation.protocol import (
     ap_at,
     mean_precision,
     precision_at,

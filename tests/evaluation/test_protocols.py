@@ -8,10 +8,9 @@ import pytest
 import scipy.io
 
 from insclr.errors import UserError
-from insclr.evaluation.classic import CORRUPT_PARIS
-from insclr.evaluation.gldv2 import image_path
+from insclr.evaluation.oxford_paris import CORRUPT_PARIS
 from insclr.evaluation.protocol import Judgement, map_at_100_metric, trapezoid_metric
-from insclr.evaluation.protocols import load_protocol
+from insclr.evaluation.protocols import image_path, load_protocol
 
 
 def touch(root, *names):

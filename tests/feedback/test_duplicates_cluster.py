@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.feedback.cluster import cluster
+from insclr.feedback.groups import cluster
 from insclr.feedback.links import Link, Links
 from insclr.retrieval.duplicates import duplicates
 from insclr.retrieval.index import index_images

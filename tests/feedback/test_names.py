@@ -12,7 +12,7 @@ from insclr.errors import UserError
 from insclr.feedback import names
 from insclr.feedback.entries import name_thing
 from insclr.feedback.feedback import read_feedback
-from insclr.feedback.things import build_gallery
+from insclr.feedback.names import build_gallery
 from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 

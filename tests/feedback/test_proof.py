@@ -8,8 +8,7 @@ import pytest
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.feedback.entries import judge
-from insclr.feedback.feedback import replay
-from insclr.feedback.proof import FairSample, FirstResults, Precision
+from insclr.feedback.feedback import FairSample, FirstResults, Precision, replay
 from insclr.retrieval.index import index_images
 from insclr.store import Entry, Neighbours, open_store
 

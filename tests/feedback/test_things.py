@@ -7,7 +7,7 @@ import pytest
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
 from insclr.feedback.entries import answer, name_thing
-from insclr.feedback.things import build_gallery
+from insclr.feedback.names import build_gallery
 from insclr.retrieval.index import index_images
 from insclr.store import Store, open_store
 

@@ -9,8 +9,7 @@ from PIL import Image
 
 from insclr.arrays import Regions, no_regions
 from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
 from insclr.describe.pipeline import Described
 from insclr.files import content_hash
 

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method, RoundStart
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import GeM
+from insclr.methods.method import Batch, Method, RoundStart
+from insclr.model.network import DescriptorNetwork, GeM
 from insclr.recipe import RoundRecipe
 from insclr.tracking import SilentTracker
-from insclr.training.sources.pooled_source import PooledSource
+from insclr.training.sources import PooledSource
 from insclr.training.steps import Round, train_steps
 
 INSTANCES, IMAGES, CHANNELS = 10, 6, 32

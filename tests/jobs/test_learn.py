@@ -11,11 +11,11 @@ from insclr.errors import UserError
 from insclr.feedback.asking import Asking
 from insclr.feedback.entries import answer, name_thing
 from insclr.feedback.feedback import read_feedback
-from insclr.feedback.things import build_gallery
+from insclr.feedback.names import build_gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local.feature_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import LocalFeatureDatabase
 from insclr.store import open_store
 
 SMALL = (

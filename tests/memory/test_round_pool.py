@@ -9,8 +9,7 @@ from torch import Tensor
 from insclr.errors import UserError
 from insclr.memory import round_pool
 from insclr.memory.round_pool import PoolBlocks, find_plan
-from insclr.neighbours.approximate import ApproximateSearch, Plan, make_plan
-from insclr.neighbours.pool import build_pool
+from insclr.neighbours.pool import ApproximateSearch, Plan, build_pool, make_plan
 from insclr.ranks import Ranks
 
 

@@ -9,13 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from helpers.seen_collection import batch_of, seen_collection, truth
-from insclr.data.feedback_groups import FeedbackGroups
+from insclr.data.tuples import FeedbackGroups
 from insclr.methods import calibrated as calibrated_module
 from insclr.methods import method as method_module
-from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
-from insclr.mining.consistency import PairTrust
-from insclr.mining.precision import mean_precision
+from insclr.methods.method import Batch
+from insclr.mining.candidates import PairTrust, mean_precision
 from insclr.training.guard import why_unsafe
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers.seen_collection import batch_of, seen_collection
-from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod, InsclrSettings
+from insclr.methods.method import Batch
 
 
 def _prepared(tmp_path: Path, **settings: Any) -> tuple[InsclrMethod, Any]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from insclr.mining.calibrate import exceeded_by, random_pairs
+from insclr.mining.own_views import exceeded_by, random_pairs
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])

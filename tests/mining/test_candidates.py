@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from insclr.mining.calibrate import random_pairs
 from insclr.mining.candidates import Thresholds, label_candidates, measure_thresholds
 from insclr.mining.overlap import InstanceSize, Overlap
-from insclr.mining.own_views import combine_views, measure_own_views
+from insclr.mining.own_views import combine_views, measure_own_views, random_pairs
 from insclr.neighbours.pool import Pool, build_pool
 
 # One image with six candidates, best first: what each variant makes of them can be read off.

@@ -5,12 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from insclr.mining import consistency
-from insclr.mining.calibrate import random_pairs
-from insclr.mining.candidates import label_candidates, measure_thresholds
-from insclr.mining.consistency import Consistency, measure_consistency
+from insclr.mining import candidates
+from insclr.mining.candidates import Consistency, label_candidates, measure_consistency, measure_thresholds
 from insclr.mining.overlap import InstanceSize, neighbour_overlap
-from insclr.mining.own_views import combine_views, measure_own_views
+from insclr.mining.own_views import combine_views, measure_own_views, random_pairs
 from insclr.neighbours.pool import Pool, build_pool
 
 _SIZE = InstanceSize(core=6)
@@ -64,7 +62,7 @@ def test_transitivity_by_hand() -> None:
     positive = torch.tensor([[True, True], [True, True], [True, True], [True, True], [True, False]])
     pool = Pool(ids, torch.ones(5, 2))
     # Pairs of positives: (1,2) of 0, (0,2) of 1, (0,1) of 2: closed; (0,4) of 3: open; 4 has a single positive.
-    assert consistency._transitivity(pool, positive) == 3 / 4
+    assert candidates._transitivity(pool, positive) == 3 / 4
 
 
 def test_consistency_needs_four_views_and_a_pair() -> None:
@@ -82,7 +80,7 @@ def test_consistency_needs_four_views_and_a_pair() -> None:
 def test_a_large_collection_is_judged_by_whole_neighbourhoods(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, views = _views(_instances(count=150), noise=0.4)
     whole = _measured(plain, views)
-    monkeypatch.setattr(consistency, "MAX_IMAGES_MINED_AGAIN", 600)
+    monkeypatch.setattr(candidates, "MAX_IMAGES_MINED_AGAIN", 600)
     part = _measured(plain, views)
     assert whole is not None
     assert part is not None

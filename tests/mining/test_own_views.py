@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from insclr.mining.calibrate import random_pairs
-from insclr.mining.own_views import Evidence, OwnViews, combine_views, measure_own_views
+from insclr.mining.own_views import Evidence, OwnViews, combine_views, measure_own_views, random_pairs
 from insclr.neighbours.pool import build_pool
 
 

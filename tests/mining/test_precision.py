@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from insclr.mining.precision import mean_precision
+from insclr.mining.candidates import mean_precision
 
 # Images 0 and 1 show one instance, 2 and 3 another; 4 and 5 are not labelled.
 _TRUTH = torch.tensor([0, 0, 1, 1, -1, -1])

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from insclr.mining.select import (
+from insclr.mining.expand import (
     Strategy,
     decision_similarities,
     query_set,

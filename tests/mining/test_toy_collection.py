@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from insclr.mining.expand import ExpandSettings, anchor_only, eligible_candidates, expand
-from insclr.mining.select import query_set, select_in_batch, tuple_similarities
+from insclr.mining.expand import (
+    ExpandSettings,
+    anchor_only,
+    eligible_candidates,
+    expand,
+    query_set,
+    select_in_batch,
+    tuple_similarities,
+)
 from insclr.neighbours.pool import build_pool
 
 NEIGHBOURS = 3

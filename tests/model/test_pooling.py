@@ -5,7 +5,7 @@ import torch
 
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
-from insclr.model.pooling import RMAC, GeM, create_pooling
+from insclr.model.network import RMAC, GeM, create_pooling
 
 _MAP = FeatureMap(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), cls=torch.tensor([[9.0]]))  # one channel, 2 x 2
 

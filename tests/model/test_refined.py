@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from insclr.model.backbones import create_backbone
-from insclr.model.refined import RefinedLinear, compose
+from insclr.model.network import RefinedLinear, compose
 
 
 def test_a_refined_layer_starts_as_it_was_and_folds_into_one() -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from insclr.neighbours.approximate import ApproximateSearch, make_plan
-from insclr.neighbours.pool import Pool, build_pool
+from insclr.neighbours.pool import ApproximateSearch, Pool, build_pool, make_plan
 
 
 def things(seed: int, images: int, dim: int = 32, count: int = 150) -> Tensor:

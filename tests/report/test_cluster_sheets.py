@@ -9,7 +9,7 @@ from PIL import Image
 
 from helpers.parsed_page import Page
 from insclr.errors import UserError
-from insclr.feedback.cluster import Cluster
+from insclr.feedback.groups import Cluster
 from insclr.report.cluster_sheets import write_clusters
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 

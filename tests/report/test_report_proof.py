@@ -6,8 +6,7 @@ from helpers.histogram_describer import HistogramDescriber, draw_things
 from helpers.written_run import make_run
 from insclr.data.images import list_images
 from insclr.feedback.entries import judge
-from insclr.feedback.feedback import read_feedback
-from insclr.feedback.proof import FairSample, FirstResults
+from insclr.feedback.feedback import FairSample, FirstResults, read_feedback
 from insclr.report.run_report import report_proof
 from insclr.retrieval.index import index_images
 from insclr.store import open_store

@@ -13,8 +13,8 @@ from PIL import Image
 from helpers.parsed_page import Page
 from helpers.written_run import HOSTILE, NAMES, inspection, make_run, save_inspection, step
 from insclr.errors import UserError
+from insclr.report.page import Thumbnails
 from insclr.report.run_report import write_report
-from insclr.report.thumbnails import Thumbnails
 from insclr.run_folder import note_measured
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.histogram_describer import HistogramDescriber, draw, draw_things
-from insclr.data.images import list_images
-from insclr.data.skipped import Skipped
+from insclr.data.images import Skipped, list_images
 from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.retrieval.index import IndexReport, index_images

@@ -13,8 +13,7 @@ from PIL import Image
 import insclr
 from helpers.called import call
 from insclr.data.decode import decode
-from insclr.data.images import ImageList, list_images
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped, list_images
 from insclr.describe.describer import ModelDescriber
 from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.torch_engine import TorchEngine

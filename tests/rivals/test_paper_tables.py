@@ -11,9 +11,9 @@ import torch
 from helpers.seen_collection import batch_of, seen_collection
 from insclr.errors import UserError
 from insclr.methods import create_method
-from insclr.methods.batch import Batch
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.insclr import InsclrSettings
+from insclr.methods.method import Batch
 from insclr.recipe import load_recipe
 from insclr_rivals import paper_tables
 from insclr_rivals.paper_tables import Table

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from helpers.seen_collection import batch_of, learn, seen_collection
 from insclr.errors import UserError
-from insclr.methods.batch import Batch
+from insclr.methods.method import Batch
 from insclr_rivals.simclr import Simclr, SimclrSettings
 from insclr_rivals.views import view_similarities
 

@@ -12,9 +12,15 @@ import insclr
 from insclr.errors import UserError
 from insclr.model.stored import read_model_file, write_model_file
 from insclr.recipe import NetworkRecipe
-from insclr.sharing.card import model_card, training_sentence
-from insclr.sharing.card_results import Result, read_results, run_results
-from insclr.sharing.origin import Origin, origin_of
+from insclr.sharing.card import (
+    Origin,
+    Result,
+    model_card,
+    origin_of,
+    read_results,
+    run_results,
+    training_sentence,
+)
 
 
 def _front_matter(card: str) -> dict[str, Any]:

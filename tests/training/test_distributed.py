@@ -14,9 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from insclr.data.images import ImageList, list_images, require_visible
+from insclr.data.images import ImageList, Skipped, list_images, require_visible
 from insclr.data.loader import Collection
-from insclr.data.skipped import Skipped
 from insclr.errors import UserError
 from insclr.memory.banks import open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
@@ -24,9 +23,7 @@ from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
 from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.methods.method import Method, RoundStart
 from insclr.model.backbones import FeatureMap
-from insclr.model.late_layers import LateLayers
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import GeM
+from insclr.model.network import DescriptorNetwork, GeM, LateLayers
 from insclr.ranks import Ranks, join_ranks
 from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder
@@ -34,8 +31,7 @@ from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
 from insclr.training.optimizer import average_gradients
 from insclr.training.run import train
-from insclr.training.sources.image_source import ImageSource
-from insclr.training.sources.map_source import Maps, MapSource
+from insclr.training.sources import ImageSource, Maps, MapSource
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
 

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import GeM
-from insclr.training.ema_teacher import EmaTeacher
+from insclr.model.network import DescriptorNetwork, GeM
+from insclr.training.optimizer import EmaTeacher
 
 
 class _Backbone(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from insclr.methods.method import Prepared
-from insclr.mining.consistency import Consistency
+from insclr.mining.candidates import Consistency
 from insclr.tracking import read_metrics
 from insclr.training.guard import Health, measure_health, why_unsafe, why_worse
 from insclr.training.run import train

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from insclr.methods.calibrated import CalibratedSettings
-from insclr.mining.consistency import PairTrust
+from insclr.mining.candidates import PairTrust
 from insclr.training.initial_fc import pca_fc, set_fc, views_fc
 
 

@@ -12,8 +12,7 @@ from helpers.seen_collection import NoBackbone
 from insclr.data.images import ImageList
 from insclr.methods.insclr import InsclrMethod, InsclrSettings
 from insclr.methods.method import RoundStart
-from insclr.model.network import DescriptorNetwork
-from insclr.model.pooling import GeM
+from insclr.model.network import DescriptorNetwork, GeM
 from insclr.training.inspect import inspect_method
 
 # Five images as directions in the plane, by their angle; the first two and the next two show one instance each.

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
+from insclr.methods.method import BankPairs, Pairs, contains, label_batch
 from insclr.mining.expand import eligible_candidates
 from insclr.training.loss import LossValue, contrastive_loss, softmax_loss
 

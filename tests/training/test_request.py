@@ -7,7 +7,7 @@ from PIL import Image
 
 from insclr.data.images import list_images
 from insclr.recipe import Recipe, load_recipe
-from insclr.training.request import choose_recipe, fit_size
+from insclr.training.plan import choose_recipe, fit_size
 
 
 def sizes(recipe: Recipe) -> set[int]:

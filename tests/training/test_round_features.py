@@ -5,17 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from insclr.data.images import list_images
+from insclr.data.images import Skipped, list_images
 from insclr.data.loader import Collection, ViewSpec
-from insclr.data.skipped import Skipped
 from insclr.describe import collection_features
 from insclr.methods.method import Needs
-from insclr.model.late_layers import LateLayers
-from insclr.model.network import DescriptorNetwork, create_network
+from insclr.model.network import DescriptorNetwork, LateLayers, create_network
 from insclr.ranks import Ranks
 from insclr.recipe import Recipe, load_recipe
-from insclr.training import round_features
-from insclr.training.round_features import RoundFeatures
+from insclr.training import state
+from insclr.training.state import RoundFeatures
 
 _RECIPE = load_recipe("fast")
 _ROUND = _RECIPE.rounds[0].with_(plain_size=64, augmented_size=64, cached_views=2, precision="fp32")
@@ -129,7 +127,7 @@ def test_features_of_many_maps_are_in_a_file_without_a_name(
     needs = Needs(views=True)
     found = []
     for most in (10**9, 100):
-        monkeypatch.setattr(round_features, "MAX_IN_MEMORY", most)
+        monkeypatch.setattr(state, "MAX_IN_MEMORY", most)
         features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path, Ranks())
         found.append(features.pool_features(network, recipe.rounds[0], needs))
     assert torch.equal(found[0].plain, found[1].plain)

@@ -17,9 +17,8 @@ from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.memory.banks import open_banks
-from insclr.methods.batch import Batch
 from insclr.methods.insclr import InsclrMethod
-from insclr.methods.pairs import Pairs
+from insclr.methods.method import Batch, Pairs
 from insclr.model.model_file import load_model
 from insclr.model.network import DescriptorNetwork, create_network
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe

@@ -8,14 +8,13 @@ import safetensors.torch
 import torch
 
 from helpers.small_training import SHIPPED, trained_weights
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.images import list_images
+from insclr.data.images import Skipped, list_images
 from insclr.data.labels import read_labels
 from insclr.data.loader import Collection, ViewSpec
-from insclr.data.skipped import Skipped
+from insclr.data.tuples import FeedbackGroups
 from insclr.describe.collection_features import CollectionFeatures
 from insclr.errors import UserError
-from insclr.mining.consistency import PairTrust
+from insclr.mining.candidates import PairTrust
 from insclr.model.backbones import Backbone
 from insclr.model.model_file import load_model
 from insclr.ranks import Ranks
@@ -112,7 +111,7 @@ def test_the_guard_leaves_out_a_round_without_safe_pairs(
 ) -> None:
     """Too few of them, or inconsistent ones."""
     monkeypatch.setattr("insclr.training.guard.MIN_POSITIVES", positives)
-    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", consistency)
+    monkeypatch.setattr("insclr.mining.candidates.LEAST_CONSISTENCY", consistency)
     run = tmp_path / "run"
     train(small_collection, run, "fast", changes=(*SHIPPED[:-1], "rounds.cached_views=4"))
     records = read_metrics(run)
@@ -138,7 +137,7 @@ def test_feedback_alone_is_learned_where_mined_pairs_are_untrusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In every round, also after the first has changed the network, and in every initial FC."""
-    monkeypatch.setattr("insclr.mining.consistency.LEAST_CONSISTENCY", 1.1)
+    monkeypatch.setattr("insclr.mining.candidates.LEAST_CONSISTENCY", 1.1)
     labels = read_labels(small_collection / "labels.csv")
     names = sorted(set(labels.instances))
     groups = torch.tensor([names.index(one) for one in labels.instances])

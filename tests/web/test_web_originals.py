@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from helpers.clients import client_of
-from insclr.web.answers import picture_answer
-from insclr.web.originals import media_type, original_response
+from insclr.web.answers import media_type, original_response, picture_answer
 from insclr.web.served import Refused, ServedStore
 
 

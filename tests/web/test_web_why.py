@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.blots import textured
 from helpers.textured_store import make_textured_store
-from insclr.retrieval.local.feature_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import LocalFeatureDatabase
 from insclr.web.served import ServedStore
 
 

@@ -12,7 +12,7 @@ from insclr.errors import UserError
 from insclr.model.stored import PRETRAINED
 from insclr.options import EvaluateOptions, LoadOptions, show_options
 from insclr.progress import working
-from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local_features import require_opencv
 from insclr.shards import shard_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.data.given import Images, Picture, as_list, in_memory
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
 from insclr.data.workers import default_workers
 from insclr.describe.describer import ModelDescriber
 from insclr.describe.pipeline import descriptor_settings

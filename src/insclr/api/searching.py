@@ -102,7 +102,7 @@ def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int =
     >>> len(groups[0]) >= 2
     True
     """
-    from insclr.feedback.cluster import cluster as find_clusters
+    from insclr.feedback.groups import cluster as find_clusters
     from insclr.report.cluster_sheets import write_clusters
 
     with closing(open_store(store)) as opened:

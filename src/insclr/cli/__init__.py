@@ -120,7 +120,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     # Else Python collects garbage among all objects once more at its end.
     atexit.register(gc.freeze)
-    from insclr.cli import evaluation, name_commands, photos, sharing, stores, training  # noqa: F401  (they register their commands)
+    from insclr.cli import evaluation, name_commands, sharing, stores, training  # noqa: F401  (they register their commands)
 
     shown = logging.StreamHandler()
     shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))

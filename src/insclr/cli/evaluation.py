@@ -72,7 +72,7 @@ def evaluate(
         return
     if chart is not None:
         from insclr.evaluation.results import LabelResult
-        from insclr.report.reliability import write_reliability
+        from insclr.report.comparison import write_reliability
 
         assert isinstance(result, LabelResult)
         write_reliability(result, chart, title=f"{model} on {labels}")

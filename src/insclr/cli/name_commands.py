@@ -19,7 +19,7 @@ app.add_typer(answers_app, name="answers")
 @names_app.command("list")
 def list_names(store: StoreName) -> None:
     """Every thing with the number of its images, the largest first."""
-    from insclr.feedback.things import build_gallery
+    from insclr.feedback.names import build_gallery
     from insclr.store import open_store
 
     with closing(open_store(store)) as opened:

@@ -55,7 +55,7 @@ def pull(
     revision: Annotated[str, typer.Option(help="A branch, tag or commit; empty = the newest.")] = "",
 ) -> None:
     """Fetch a shared model from the Hugging Face hub; it is checked before it is written."""
-    from insclr.sharing.pull import pull as pull_model
+    from insclr.sharing.hub import pull as pull_model
 
     tell_when_stopped(lambda: f"Nothing was written to {out}.")
     model = pull_model(repo, out, revision=revision)

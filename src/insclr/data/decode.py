@@ -125,12 +125,12 @@ def read_content(path: Path) -> bytes:
     file, seconds = split_frame(path)
     suffix = file.suffix.lower()
     if suffix in VIDEOS:
-        from insclr.data.video import video_frame
+        from insclr.data.camera_formats import video_frame
 
         return video_frame(file, seconds)
     content = read_bytes(file, MAX_FILE_BYTES)
     if suffix in RAW:
-        from insclr.data.raw import raw_preview
+        from insclr.data.camera_formats import raw_preview
 
         return raw_preview(content)
     return content

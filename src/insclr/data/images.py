@@ -1,5 +1,6 @@
-"""Read the IMAGES argument of every command: a folder, a text list, or a table with a `path` column."""
+"""Read the IMAGES argument of every command: a folder, a list or a table; keep the list of skipped images."""
 
+import csv
 import logging
 import os
 import re
@@ -9,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from insclr.data.formats import NOT_UTF8, PICTURES, VIDEOS, is_text, kind_of, not_read_lines, on_disk
-from insclr.data.table import read_table, require_columns
+from insclr.data.table import read_table, require_columns, safe_cell, text_of_cell
 from insclr.errors import UserError
-from insclr.files import is_there, open_file, open_text
+from insclr.files import is_there, open_file, open_text, whole_file
 from insclr.progress import working
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _scan(root: Path) -> ImageList:
         elif not is_text(path):
             not_read[NOT_UTF8] += 1
         elif suffix in VIDEOS:
-            from insclr.data.video import frame_names
+            from insclr.data.camera_formats import frame_names
 
             paths += frame_names(file, path)
         else:
@@ -224,3 +225,50 @@ def require_visible(images: ImageList) -> None:
         raise UserError(
             f"This rank sees none of the images in {images.root}: mount them under the same path on every node."
         )
+
+
+class Skipped:
+    """Collects (path, reason) of unreadable images, once per path: the first reason stays."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def add(self, path: str | Path, reason: str) -> None:
+        """Note that `path` was left out."""
+        self._reasons.setdefault(str(path), reason)
+
+    def add_others(self, images: ImageList, usable: Iterable[int]) -> None:
+        """Note every image that is not among the `usable` ids: the reason may have been lost in a kill."""
+        kept = set(usable)
+        for i, path in enumerate(images.paths):
+            if i not in kept:
+                self.add(path, "could not be read")
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._reasons.items())
+
+    def __contains__(self, path: object) -> bool:
+        return str(path) in self._reasons
+
+    def read(self, path: Path) -> None:
+        """Take in what `write` wrote, where it is there; what is noted already stays."""
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            for row in csv.DictReader(file):
+                if row.get("path"):
+                    self.add(text_of_cell(row["path"]), text_of_cell(row.get("reason") or ""))
+
+    def write(self, path: str | Path) -> None:
+        """Write skipped.csv with the columns path, reason; with nothing skipped it holds the header alone."""
+        # File names are bytes: surrogateescape writes back even those that are not UTF-8.
+        with (
+            whole_file(path) as scratch,
+            scratch.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+        ):
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["path", "reason"])
+            rows.writerows((safe_cell(path), safe_cell(reason)) for path, reason in self)

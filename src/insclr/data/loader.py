@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from insclr.data.augment import Augmentation, augmented_view, recolour
 from insclr.data.decode import BadImage, decode
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
 from insclr.data.views import fit_image
 from insclr.errors import UserError
 

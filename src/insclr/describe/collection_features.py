@@ -21,9 +21,8 @@ from torch import Tensor
 
 from insclr.data.decode import BadImage, decode
 from insclr.data.formats import on_disk
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.loader import Collection, ViewSpec, make_views
-from insclr.data.skipped import Skipped
 from insclr.data.workers import in_threads
 from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
 from insclr.engine.engine import Engine, Output

@@ -10,12 +10,11 @@ from PIL import Image
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
-from insclr.describe.feature_cache import FeatureCache
+from insclr.data.images import ImageList, Skipped
 from insclr.describe.map_features import MapPooling, map_pooling
 from insclr.describe.pipeline import (
     Described,
+    FeatureCache,
     Request,
     as_opened,
     decoded_longest,

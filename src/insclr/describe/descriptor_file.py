@@ -20,8 +20,7 @@ from insclr.describe.descriptor_parts import DescriptorParts, file_stamp
 from insclr.describe.pipeline import as_opened
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
-from insclr.files import open_file, whole_file
-from insclr.lock import only_writer
+from insclr.files import only_writer, open_file, whole_file
 from insclr.recipe import DescriptorRecipe
 from insclr.shards import PATIENCE, Shard, left_to_do
 

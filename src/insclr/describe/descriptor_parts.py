@@ -10,8 +10,7 @@ import numpy as np
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.formats import on_disk
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
 from insclr.describe.pipeline import describe_images
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing

@@ -1,8 +1,14 @@
-"""The describing pipeline: from image files, or images in memory, to features. Threads decode and run the engine."""
+"""The describing pipeline: from image files, or images in memory, to features. Threads decode and run the engine.
 
+A cache keeps pooled features by file content, so that a model with another last layer decodes no image again.
+"""
+
+import hashlib
 import math
+import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,21 +19,70 @@ from PIL import Image
 
 from insclr.arrays import Descriptors, Regions, no_regions
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
-from insclr.data.images import ImageList, list_images
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.views import Pixels, descriptor_views
 from insclr.data.workers import default_workers, in_threads
-from insclr.describe.feature_cache import FeatureCache
 from insclr.describe.map_features import MapPooling, map_regions
 from insclr.engine.engine import Engine, Features, Output, unit_rows
 from insclr.engine.opened import OpenedModel, open_in_memory
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.progress import progress_bar
-from insclr.recipe import DescriptorRecipe
+from insclr.recipe import DescriptorRecipe, Recipe
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
+
+
+class FeatureCache:
+    """Pooled features of the views of images in half precision, in a database named by what made them.
+
+    `read` and `write` give the sum of the descriptors that the model's last layer makes of them.
+    """
+
+    def __init__(self, folder: Path, model: OpenedModel) -> None:
+        self._head, self._channels = model.head, model.engine.channels
+        key = hashlib.sha256(f"{model.descriptor.model_dump_json()} {model.trunk}".encode()).hexdigest()[:16]
+        self._file = folder / f"views-{key}.sqlite"
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._open() as rows:
+            rows.execute("PRAGMA journal_mode = WAL")
+            rows.execute("CREATE TABLE IF NOT EXISTS features (hash TEXT PRIMARY KEY, rows BLOB NOT NULL)")
+
+    def read(self, content: str) -> Descriptors | None:
+        """The sum (dim,) for the image with this hash of its content, where it is kept."""
+        with self._open() as rows:
+            found = rows.execute("SELECT rows FROM features WHERE hash = ?", (content,)).fetchone()
+        return None if found is None else self._describe(found[0])
+
+    def write(self, features: Mapping[str, Features]) -> dict[str, Descriptors]:
+        """Keep features (views, channels) by the hash of the content; the sums for all of them."""
+        blobs = {content: one.astype("<f2").tobytes() for content, one in features.items()}
+        with self._open() as rows, rows:
+            rows.executemany("INSERT OR IGNORE INTO features VALUES (?, ?)", blobs.items())
+        return {content: self._describe(blob) for content, blob in blobs.items()}
+
+    def _describe(self, blob: bytes) -> Descriptors:
+        features = np.frombuffer(blob, dtype="<f2").reshape(-1, self._channels).astype(np.float32)
+        found: Descriptors = self._head(features).sum(0)
+        return found
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._file, timeout=60)) as rows:
+                rows.execute("PRAGMA synchronous = NORMAL")
+                yield rows
+        except sqlite3.Error as error:
+            raise UserError(
+                f"The kept features {self._file} cannot be used ({error}): free some disk space, or delete the file."
+            ) from error
+
+
+def only_last_layer(recipe: Recipe) -> bool:
+    """Whether a model of this recipe differs from its backbone in the last layer alone, so that features stay."""
+    return all(each.train == "fc" for each in recipe.rounds)
+
 
 # An engine sees at most so many pixels at once, at the largest scale: what it holds meanwhile is many times that.
 _RUN_PIXELS = 4_000_000

@@ -14,8 +14,7 @@ from insclr.data.images import ImageList
 from insclr.data.labels import Labels
 from insclr.errors import UserError
 from insclr.evaluation.distractors import Distractors, rank_among
-from insclr.evaluation.metrics import Ranks, iou, mean_precision, ranks_in_scores
-from insclr.evaluation.protocol import RetrievalProtocol
+from insclr.evaluation.protocol import Ranks, RetrievalProtocol, iou, mean_precision, ranks_in_scores
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.neighbours.exact import largest, score_blocks
 from insclr.progress import progress_bar

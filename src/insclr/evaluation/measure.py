@@ -28,10 +28,9 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.options import EvaluateOptions
 from insclr.progress import working
-from insclr.retrieval.local.features import LocalFeatures, extract_from_files
-from insclr.retrieval.local.geometry import Geometry, verify
-from insclr.retrieval.local.verification import VERIFIED, outline_of, verified_order
+from insclr.retrieval.local_features import LocalFeatures, extract_from_files
 from insclr.retrieval.rerank import RERANKERS
+from insclr.retrieval.verification import VERIFIED, Geometry, outline_of, verified_order, verify
 from insclr.shards import Shard
 from insclr.store import Regions
 

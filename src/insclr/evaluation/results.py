@@ -11,8 +11,7 @@ from insclr.arrays import Ids
 from insclr.data.labels import Labels
 from insclr.data.table import one_line
 from insclr.evaluation.calibration import ANSWERS, Calibration
-from insclr.evaluation.metrics import Ranks
-from insclr.evaluation.protocol import Score
+from insclr.evaluation.protocol import Ranks, Score
 
 RECALL_AT = (1, 5, 10)
 SHOWN = 10  # results kept for each query, and worst queries reported

@@ -10,9 +10,9 @@ import torch
 
 from insclr.arrays import Descriptors, Ids
 from insclr.data.decode import BadImage, read_image_bytes
-from insclr.data.feedback_groups import FeedbackGroups
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
+from insclr.data.tuples import FeedbackGroups
 from insclr.errors import UserError
 from insclr.feedback.feedback import Feedback, build_links, read_feedback
 from insclr.feedback.links import Link, locate_links

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from insclr.feedback.feedback import Feedback, answer_links, read_feedback
-from insclr.feedback.things import Gallery, build_gallery
+from insclr.feedback.names import Gallery, build_gallery
 from insclr.store import Entry, Store
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from insclr.arrays import Descriptors
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.labels import read_labels
-from insclr.data.skipped import Skipped
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.feature_cache import only_last_layer
+from insclr.describe.pipeline import only_last_layer
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
 from insclr.jobs.train import train

@@ -8,14 +8,14 @@ from pathlib import Path
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.describe.describer import ModelDescriber
-from insclr.describe.feature_cache import only_last_layer
+from insclr.describe.pipeline import only_last_layer
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.jobs.train import train
 from insclr.retrieval.index import IndexReport, index_images
-from insclr.retrieval.local.feature_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import LocalFeatureDatabase
 from insclr.run_folder import kept_answers
 from insclr.store import Store, open_store
 

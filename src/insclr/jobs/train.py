@@ -12,7 +12,7 @@ from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
 from insclr.run_folder import RunReader, has_feedback, kept_answers
-from insclr.training.request import choose_images
+from insclr.training.plan import choose_images
 from insclr.training.run import train as train_run
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from insclr.data.images import ImageList
+from insclr.data.images import ImageList, Skipped
 from insclr.data.labels import match_instances, read_labels
-from insclr.data.skipped import Skipped
 from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
-from insclr.model.refined import compose
+from insclr.model.network import compose
 from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
 
 

@@ -15,9 +15,16 @@ from torch import Tensor
 
 from insclr.errors import UserError
 from insclr.files import whole_file
-from insclr.neighbours.approximate import ApproximateSearch, Plan, make_plan
 from insclr.neighbours.exact import nearest_rows
-from insclr.neighbours.pool import BLOCK_ROWS, Pool, build_pool, check_pool_size
+from insclr.neighbours.pool import (
+    BLOCK_ROWS,
+    ApproximateSearch,
+    Plan,
+    Pool,
+    build_pool,
+    check_pool_size,
+    make_plan,
+)
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 

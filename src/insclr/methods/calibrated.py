@@ -12,19 +12,32 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.tuples import KnownGroupsSampler, Sampler, TupleSampler
+from insclr.data.tuples import FeedbackGroups, KnownGroupsSampler, Sampler, TupleSampler
 from insclr.memory.round_pool import map_large_pool, round_pool
-from insclr.methods.batch import Batch
-from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart, precision_of
-from insclr.methods.pairs import Pairs, contains, label_batch
-from insclr.mining.calibrate import random_pairs
-from insclr.mining.candidates import CandidateLabels, Thresholds, label_candidates, measure_thresholds
-from insclr.mining.consistency import Consistency, PairTrust, measure_consistency
-from insclr.mining.expand import eligible_candidates
+from insclr.methods.method import (
+    Batch,
+    Explanation,
+    Method,
+    Needs,
+    Pairs,
+    Prepared,
+    RoundStart,
+    contains,
+    label_batch,
+    precision_of,
+)
+from insclr.mining.candidates import (
+    CandidateLabels,
+    Consistency,
+    PairTrust,
+    Thresholds,
+    label_candidates,
+    measure_consistency,
+    measure_thresholds,
+)
+from insclr.mining.expand import eligible_candidates, query_set
 from insclr.mining.overlap import InstanceSize, estimate_size, neighbour_overlap
-from insclr.mining.own_views import MOST_MEASURED, Evidence, combine_views, measure_own_views
-from insclr.mining.select import query_set
+from insclr.mining.own_views import MOST_MEASURED, Evidence, combine_views, measure_own_views, random_pairs
 from insclr.model.network import DescriptorNetwork
 from insclr.neighbours.pool import Pool
 from insclr.recipe import Auto, MethodSettings, setting

@@ -16,19 +16,31 @@ from torch import Tensor
 from insclr.data.tuples import TupleSampler
 from insclr.memory.banks import MemoryBanks, fill_banks, open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
-from insclr.methods.batch import Batch
-from insclr.methods.method import Explanation, Method, Needs, Prepared, RoundStart
-from insclr.methods.pairs import BankPairs, Pairs, contains, label_batch
-from insclr.mining.calibrate import FALSE_MATCHES, exceeded_by, random_pairs
+from insclr.methods.method import (
+    BankPairs,
+    Batch,
+    Explanation,
+    Method,
+    Needs,
+    Pairs,
+    Prepared,
+    RoundStart,
+    contains,
+    label_batch,
+)
 from insclr.mining.expand import (
     ExpandSettings,
     Expansion,
+    Strategy,
     anchor_only,
     compact,
+    decision_similarities,
     eligible_candidates,
     expand,
+    query_set,
+    select_in_batch,
 )
-from insclr.mining.select import Strategy, decision_similarities, query_set, select_in_batch
+from insclr.mining.own_views import FALSE_MATCHES, exceeded_by, random_pairs
 from insclr.neighbours.pool import Pool
 from insclr.ranks import Ranks
 from insclr.recipe import Auto, MethodSettings, Off, setting

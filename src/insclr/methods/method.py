@@ -1,8 +1,4 @@
-"""The protocol of a method: what a round asks of it, and what it may know.
-
-A round gives a method the collection as the network sees it (`prepare`), asks it for the tuples of every step,
-shows it their descriptors and takes labelled pairs, or a loss of its own, in return.
-"""
+"""The protocol of a method: the batch it is given, the labels of pairs it gives, and what it may know of a round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,15 +11,112 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.tuples import Sampler
-from insclr.methods.batch import Batch
-from insclr.methods.pairs import Pairs
-from insclr.mining.consistency import Consistency, PairTrust
+from insclr.data.tuples import FeedbackGroups, Sampler
+from insclr.mining.candidates import Consistency, PairTrust
+from insclr.mining.expand import compact
 from insclr.mining.overlap import UNKNOWN, InstanceSize
 from insclr.model.network import DescriptorNetwork
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The descriptors of T training tuples of M images each; slot 0 is the anchor."""
+
+    ids: Tensor  # (T, M) int64
+    views: Tensor  # (V, T, M, D) of augmented views, with gradient
+    plain: Tensor | None = None  # (T, M, D) of the plain view, no gradient; where the method needs it
+    scales: tuple[Tensor, ...] = ()  # (T, M, D) each, of plain views at the scales that the method asked for
+    replaced: Tensor | None = None  # (T, M) bool: another image stands in for one that could not be read
+    whole: "Batch | None" = None  # the tuples of all ranks, where these are one rank's
+    first_tuple: int = 0  # where these begin in the whole
+    teacher: Tensor | None = (
+        None  # (V, T, M, D) of the same views by the EMA teacher; where the method needs it
+    )
+
+    @property
+    def augmented(self) -> Tensor:
+        """The first augmented view, (T, M, D): the only one for methods that ask for one."""
+        return self.views[0]
+
+    @property
+    def global_batch(self) -> "Batch":
+        """The whole batch: what enters the banks and stands in the loss."""
+        return self if self.whole is None else self.whole
+
+    @property
+    def unreliable(self) -> Tensor | None:
+        """Members (T, N_b) that are stand-ins, or neighbours of a stand-in anchor: they prove nothing."""
+        return None if self.replaced is None else self.replaced[:, 1:] | self.replaced[:, :1]
+
+
+@dataclass(frozen=True)
+class BankPairs:
+    """Bank rows that stand in the loss as constants, with their labels; the same for every query of a tuple."""
+
+    rows: Tensor  # (T, P, D), or (R, D) where all tuples share them
+    negative: Tensor  # (T, P) bool
+    positive: Tensor | None = None  # (T, P) bool
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """For every query image i of each tuple: which j attract it, which repel it; all others count neither way."""
+
+    query: Tensor  # (T, M) bool: i ranges over these slots, the anchor and the selected
+    positive: Tensor  # (T, M, B) bool over the images of the whole batch
+    negative: Tensor  # (T, M, B) bool
+    bank: tuple[BankPairs, ...] = ()
+    mined_ids: Tensor | None = None  # (T, P) images mined beyond the tuple, for the log
+    mined: Tensor | None = None  # (T, P) bool: which of them are positives
+
+
+def label_batch(
+    tuple_ids: Tensor,
+    selected: Tensor,
+    *,
+    ignored: Tensor | None = None,
+    batch_tuple_ids: Tensor | None = None,
+    first_tuple: int = 0,
+) -> Pairs:
+    """Label the pairs of each tuple (T, M) with the batch (B images).
+
+    Positives: the tuple's `selected` slots (T, M), anchor included, with each other. Negatives: the tuple's other
+    slots and every image of other tuples, but for copies of its own query set and what is `ignored` (T, B).
+    The batch is these tuples, or `batch_tuple_ids` (T_all, M) in which these start at `first_tuple`.
+    """
+    global_batch = tuple_ids if batch_tuple_ids is None else batch_tuple_ids
+    batch_ids = global_batch.reshape(-1)  # (B,)
+    own, own_selected = _own_slots(selected, len(global_batch), first_tuple)  # (T, B) both
+    negative = torch.where(own, ~own_selected, ~contains(tuple_ids, selected, batch_ids))  # (T, B)
+    if ignored is not None:
+        negative &= ~ignored
+    slots = torch.arange(tuple_ids.numel(), device=tuple_ids.device) + first_tuple * tuple_ids.shape[1]
+    is_self = slots.view_as(tuple_ids)[..., None] == torch.arange(len(batch_ids), device=slots.device)
+    query = selected[..., None]  # (T, M, 1)
+    return Pairs(
+        query=selected,
+        positive=query & own_selected[:, None] & ~is_self,
+        negative=query & negative[:, None],
+    )
+
+
+def contains(ids: Tensor, marked: Tensor, wanted: Tensor) -> Tensor:
+    """Which of `wanted` (J,) are among the marked `ids` (T, K) of each tuple: (T, J) bool."""
+    columns, real = compact(marked)
+    kept = ids.gather(1, columns).masked_fill(~real, -1)  # (T, most marked)
+    return (kept[:, :, None] == wanted).any(1)
+
+
+def _own_slots(selected: Tensor, all_tuples: int, first_tuple: int) -> tuple[Tensor, Tensor]:
+    """Which images of the batch (T, B) are the tuple's own, and which of those are in its query set."""
+    tuples, slots = selected.shape
+    number = torch.arange(tuples, device=selected.device) + first_tuple
+    is_own = number[:, None] == torch.arange(all_tuples, device=selected.device)  # (T, T_all)
+    own_selected = is_own[..., None] & selected[:, None, :]  # (T, T_all, M)
+    return is_own.repeat_interleave(slots, dim=1), own_selected.flatten(1)
+
 
 MAX_SINGLE_PRECISION_IMAGES = 200_000  # images whose descriptors are kept in single precision
 _BLOCK_ROWS = 8192

@@ -1,9 +1,4 @@
-"""An image's own augmented views: they make decisions steadier and calibrate the thresholds for pairs.
-
-Decisions are made on the mean descriptor of an image's plain and augmented views, which is steadier than the plain
-view alone. An image and its own view surely show the same instance: their similarity measures, without labels, how
-similar two images of one instance can be. Random pairs measure how similar unrelated images are.
-"""
+"""What the images' own augmented views and random pairs measure: the thresholds for pairs, and steadier decisions."""
 
 from dataclasses import dataclass
 
@@ -12,6 +7,31 @@ from torch import Tensor
 from torch.nn import functional
 
 from insclr.neighbours.exact import nearest
+
+# What a positive must exceed is exceeded by so few random pairs.
+FALSE_MATCHES = 0.01
+# A negative counts while it is among the most similar tenth of random pairs.
+ACTIVE_NEGATIVES = 0.10
+_PAIRS = 200_000
+
+
+def random_pairs(descriptors: Tensor, seed: int = 0) -> Tensor:
+    """Similarities of random pairs of different images, sorted ascending, from unit rows (N, D)."""
+    generator = torch.Generator().manual_seed(seed)
+    images = len(descriptors)
+    first = torch.randint(images, (_PAIRS,), generator=generator)
+    second = (first + 1 + torch.randint(images - 1, (_PAIRS,), generator=generator)) % images
+    blocks = [
+        (descriptors[a].float() * descriptors[b].float()).sum(1)
+        for a, b in zip(first.split(10_000), second.split(10_000), strict=True)
+    ]
+    return torch.cat(blocks).sort().values
+
+
+def exceeded_by(pairs: Tensor, share: float) -> float:
+    """The similarity that this share of the sorted `pairs` exceeds."""
+    return float(pairs[min(len(pairs) - 1, int(len(pairs) * (1 - share)))])
+
 
 _ALL_BUT = 0.001  # share of images that may be less similar to their own view than a positive pair must be
 _BLOCK_ROWS = 8192

@@ -8,9 +8,145 @@ from torch.nn import functional
 
 from insclr.errors import UserError
 from insclr.model.backbones import Backbone, FeatureMap, create_backbone
-from insclr.model.pooling import create_pooling
-from insclr.model.refined import RefinedLinear
+from insclr.model.device import computed_in
 from insclr.recipe import NetworkRecipe
+
+_SMALLEST = 1e-6  # smaller activations are raised to it: a root has no gradient at 0
+_OVERLAP = 0.4  # of neighbouring regions of R-MAC
+
+
+class GeM(nn.Module):
+    """Generalised mean (Radenovic 2018): p = 1 is the average (SPoC), p -> infinity the maximum (MAC)."""
+
+    def __init__(self, p: float = 3.0, learned: bool = False) -> None:
+        super().__init__()
+        self.p: nn.Parameter | float = nn.Parameter(torch.tensor(p)) if learned else p
+
+    def forward(self, features: FeatureMap) -> Tensor:
+        """Pool (batch, channels, height, width) to (batch, channels)."""
+        # In float32 even under autocast: a cube overflows half precision.
+        powered = features.map.float().clamp(min=_SMALLEST).pow(self.p)
+        return powered.mean(dim=(2, 3)).pow(1.0 / self.p)
+
+
+class MAC(nn.Module):
+    """Maximum activation of each channel."""
+
+    def forward(self, features: FeatureMap) -> Tensor:
+        """Pool (batch, channels, height, width) to (batch, channels)."""
+        return features.map.float().amax(dim=(2, 3))
+
+
+class SPoC(nn.Module):
+    """Average of each channel."""
+
+    def forward(self, features: FeatureMap) -> Tensor:
+        """Pool (batch, channels, height, width) to (batch, channels)."""
+        return features.map.float().mean(dim=(2, 3))
+
+
+class RMAC(nn.Module):
+    """Regional maxima (Tolias 2016): unit-length MACs of overlapping squares at several scales, summed."""
+
+    def __init__(self, levels: int = 3) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, features: FeatureMap) -> Tensor:
+        """Pool (batch, channels, height, width) to (batch, channels)."""
+        maps = features.map.float()
+        total = functional.normalize(maps.amax(dim=(2, 3)), dim=1)
+        for top, left, side in self.regions(maps.shape[2], maps.shape[3]):
+            region = maps[:, :, top : top + side, left : left + side]
+            total = total + functional.normalize(region.amax(dim=(2, 3)), dim=1)
+        return total
+
+    def regions(self, height: int, width: int) -> list[tuple[int, int, int]]:
+        """Squares (top, left, side): at level l, l of them along the shorter side."""
+        shorter, longer = min(height, width), max(height, width)
+        # As many extra squares along the longer side as bring neighbours nearest to the wanted overlap.
+        extra = 0
+        if longer > shorter:
+            overlaps = [1 - (longer - shorter) / steps / shorter for steps in range(1, 7)]
+            extra = 1 + min(range(6), key=lambda i: abs(overlaps[i] - _OVERLAP))
+        squares = []
+        for level in range(1, self.levels + 1):
+            side = max(1, 2 * shorter // (level + 1))
+            down = level + (extra if height > width else 0)
+            across = level + (extra if width > height else 0)
+            for top in _starts(height, side, down):
+                squares += [(top, left, side) for left in _starts(width, side, across)]
+        return squares
+
+
+def _starts(length: int, side: int, count: int) -> list[int]:
+    if count == 1:
+        return [(length - side) // 2]
+    return [round(i * (length - side) / (count - 1)) for i in range(count)]
+
+
+class ClassToken(nn.Module):
+    """The class token of a vision transformer."""
+
+    def forward(self, features: FeatureMap) -> Tensor:
+        """Give the tokens (batch, channels)."""
+        if features.cls is None:
+            raise UserError("This backbone has no class token: choose another pooling, such as gem.")
+        return features.cls.float()
+
+
+def create_pooling(name: str, p: float = 3.0) -> nn.Module:
+    """The pooling layer that a recipe names."""
+    if name in ("gem", "gem-learned"):
+        return GeM(p, learned=name == "gem-learned")
+    return {"mac": MAC, "spoc": SPoC, "rmac": RMAC, "cls": ClassToken}[name]()
+
+
+class RefinedLinear(nn.Module):
+    """A fixed layer and, trained, a square one that starts as the identity.
+
+    Behind a whitening all directions weigh the same, so that one learning rate suits them; the entries of the
+    whitening itself differ by orders of magnitude.
+    """
+
+    def __init__(self, fixed: nn.Linear) -> None:
+        super().__init__()
+        self.fixed = fixed.requires_grad_(False)
+        dim, bias = fixed.out_features, fixed.bias is not None
+        self.top = nn.Linear(dim, dim, bias=bias).to(fixed.weight.device)
+        with torch.no_grad():
+            self.top.weight.copy_(torch.eye(dim))
+            if bias:
+                self.top.bias.zero_()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map (..., C) to (..., D)."""
+        refined: Tensor = self.top(self.fixed(features))
+        return refined
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """What training changes: the square layer."""
+        return list(self.top.parameters())
+
+    def fold(self) -> nn.Linear:
+        """One layer that does the same."""
+        return compose(self.fixed, self.top)
+
+
+@torch.no_grad()
+def compose(first: nn.Linear, second: nn.Linear) -> nn.Linear:
+    """One layer that does what `first` and then `second` do."""
+    biases: list[Tensor] = []
+    if getattr(first, "bias", None) is not None:
+        biases.append(second.weight @ first.bias)
+    if getattr(second, "bias", None) is not None:
+        biases.append(second.bias)
+    both = nn.Linear(first.in_features, second.out_features, bias=bool(biases)).to(first.weight.device)
+    both.weight.copy_(second.weight @ first.weight)
+    if biases:
+        both.bias.copy_(torch.stack(biases).sum(0))
+    return both
+
 
 _BLOCK_ROWS = 8192
 
@@ -94,3 +230,45 @@ def create_network(recipe: NetworkRecipe, *, pretrained: bool = True) -> Descrip
         normalise_pooled=recipe.normalise_pooled,
     )
     return network.eval()
+
+
+_BLOCK_MAPS = 64
+
+
+class LateLayers:
+    """The late layers and the pooling of a network, on flattened maps of images of one size.
+
+    `floats` is the type of the numbers that the layers compute in, None single precision.
+    """
+
+    def __init__(self, network: DescriptorNetwork, side: int, floats: torch.dtype | None = None) -> None:
+        self.network = network
+        self.side = side
+        self.floats = floats
+        blank = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=network.device)
+        with torch.no_grad():
+            self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
+
+    def pool_features(self, maps: Tensor) -> Tensor:
+        """Pooled features (B, C) of flattened maps."""
+        network = self.network
+        maps = maps.to(network.device).float().view(-1, *self.shape)
+        with computed_in(self.floats, network.device):
+            late = network.backbone.late(maps)
+        return network.pool(late)
+
+    @torch.no_grad()
+    def all_pooled(self, maps: Tensor, out: Tensor | None = None) -> Tensor:
+        """Pooled features (N, C) of all of them, in eval mode and half precision, on the CPU; in `out` if given."""
+        self.network.eval()
+        if out is None:
+            out = torch.empty(len(maps), self.network.backbone.channels, dtype=torch.float16)
+        for rows in torch.arange(len(maps)).split(_BLOCK_MAPS):
+            out[rows] = self.pool_features(maps[rows]).half().cpu()
+        return out
+
+    @torch.no_grad()
+    def describe(self, maps: Tensor) -> Tensor:
+        """Descriptors (B, D) of flattened maps in eval mode, without gradient."""
+        self.network.eval()
+        return self.network.head(self.pool_features(maps))

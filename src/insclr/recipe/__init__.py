@@ -1,6 +1,5 @@
 """Recipes: every setting of a run, as checked tables and as TOML."""
 
-from insclr.recipe.installed import load_method, method_names
 from insclr.recipe.recipe import DescriptorRecipe, LossRecipe, NetworkRecipe, Recipe, RoundRecipe
 from insclr.recipe.recipe_files import (
     from_table,
@@ -11,7 +10,7 @@ from insclr.recipe.recipe_files import (
     rename_old_keys,
     to_toml,
 )
-from insclr.recipe.tables import Auto, MethodSettings, Off, setting
+from insclr.recipe.tables import Auto, MethodSettings, Off, load_method, method_names, setting
 
 __all__ = [
     "Auto",

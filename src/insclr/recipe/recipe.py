@@ -6,8 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from insclr.recipe.installed import load_method, method_names
-from insclr.recipe.tables import Auto, MethodSettings, StoredMethodSettings, Table, setting
+from insclr.recipe.tables import (
+    Auto,
+    MethodSettings,
+    StoredMethodSettings,
+    Table,
+    load_method,
+    method_names,
+    setting,
+)
 
 WITHOUT_METHODS = "without methods"  # validation context: methods are neither loaded nor checked
 # Stored recipes of earlier versions have the old names; in a user's recipe they are an error.

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from insclr.errors import UserError
-from insclr.recipe.installed import load_method, method_names, recipe_files
 from insclr.recipe.recipe import (
     RENAMED_NETWORK_KEYS,
     WITHOUT_METHODS,
@@ -26,7 +25,7 @@ from insclr.recipe.recipe import (
     RoundRecipe,
     nested_tables,
 )
-from insclr.recipe.tables import Table
+from insclr.recipe.tables import Table, load_method, method_names, recipe_files
 
 _SIZES = ("descriptor.size", "plain_size", "augmented_size")
 _REMOVED_KEYS = ("each_round", "of", "times")  # they repeated rounds in earlier versions

@@ -1,8 +1,14 @@
-"""The base of every table of a recipe: frozen, typed, documented fields; unknown keys are refused."""
+"""The base of every table of a recipe, and the methods and recipes of installed packages."""
 
+from functools import cache
+from importlib import resources
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from insclr.errors import UserError
 
 Auto = Literal["auto"]  # measured on the collection itself, without labels, when a round begins
 Off = Literal["off"]
@@ -47,3 +53,37 @@ class StoredMethodSettings(MethodSettings):
     """The settings of a method that is not loaded, and need not be installed, as a stored recipe has them."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+
+@cache
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    found = {point.name: point for point in entry_points(group=group)}
+    if not found:
+        raise UserError(
+            f"This installation of insclr has no entry points {group}: install the package again."
+        )
+    return found
+
+
+def method_names() -> list[str]:
+    """What `[rounds.method] name` may be."""
+    return sorted(_entry_points("insclr.methods"))
+
+
+def load_method(name: str) -> Any:
+    """The class of a method. It is imported here and not before, because a search needs no method."""
+    point = _entry_points("insclr.methods")[name]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"The method {name} ({point.value}) cannot be loaded: {error}.") from error
+
+
+def recipe_files() -> dict[str, Traversable]:
+    """The TOML files of all packages that bring recipes, by the recipe's name."""
+    return {
+        file.name.removesuffix(".toml"): file
+        for point in _entry_points("insclr.recipes").values()
+        for file in resources.files(point.value).iterdir()
+        if file.name.endswith(".toml")
+    }

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from insclr.data.table import safe_cell
 from insclr.errors import UserError
-from insclr.feedback.cluster import Cluster
+from insclr.feedback.groups import Cluster
 from insclr.files import whole_folder
 from insclr.progress import progress_bar
-from insclr.report.page import write_page
-from insclr.report.thumbnails import Thumbnails, Tile
+from insclr.report.page import Thumbnails, Tile, write_page
 from insclr.store import Store
 
 _TABLE, _SHEETS = "clusters.csv", "sheets"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from insclr.report.charts import percentage
+from insclr.report.page import Sample, Thumbnails, Tile, TileGroup
 from insclr.report.run_record import Record, RunRecord
-from insclr.report.thumbnails import Sample, Thumbnails, Tile, TileGroup
 
 _MOMENTS = 6  # most moments of the run to choose from
 _MINED = 14  # most mined images drawn for one anchor

@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from insclr.feedback.feedback import read_feedback
-from insclr.feedback.proof import ENOUGH, FairSample, FirstResults
+from insclr.feedback.feedback import ENOUGH, FairSample, FirstResults, read_feedback
 from insclr.report.curves import similarity_histograms, training_curves
 from insclr.report.inspector import inspector
-from insclr.report.page import write_page
+from insclr.report.page import Thumbnails, write_page
 from insclr.report.run_record import RunRecord
 from insclr.report.summary import calibration, cards, guard_events, method_cards, notices
-from insclr.report.thumbnails import Thumbnails
 from insclr.run_folder import kept_recipe, note_measured
 from insclr.store import Store
 

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 
 from insclr.arrays import Descriptors
 from insclr.data.formats import on_disk
-from insclr.data.images import ImageList
-from insclr.data.skipped import Skipped
+from insclr.data.images import ImageList, Skipped
 from insclr.describe.describer import Describer
 from insclr.files import is_there
 from insclr.options import IndexOptions
 from insclr.progress import progress_bar, working
-from insclr.retrieval.local.feature_database import LocalFeatureDatabase, keep_features
-from insclr.retrieval.local.features import require_opencv
+from insclr.retrieval.local_features import LocalFeatureDatabase, keep_features, require_opencv
 from insclr.retrieval.score import calibrate_store
 from insclr.shards import Shard
 from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store

@@ -13,8 +13,7 @@ from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
 from insclr.describe.describer import Describer
 from insclr.errors import UserError
-from insclr.files import whole_file
-from insclr.lock import only_writer
+from insclr.files import only_writer, whole_file
 from insclr.options import IndexOptions
 from insclr.retrieval.index import (
     DescribedRow,

@@ -17,9 +17,9 @@ from insclr.describe.describer import Describer, ModelDescriber
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
-from insclr.retrieval.local.verification import Results, verify_results
 from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
+from insclr.retrieval.verification import Results, verify_results
 from insclr.store import Condition, Store, open_store, parse_where
 
 # A re-ranker sees so many of the nearest rows, not the whole collection.

@@ -1,20 +1,25 @@
-"""The Hugging Face hub: what is asked of it, and what goes wrong there in one sentence.
-
-The token is huggingface_hub's own: of `hf auth login`, or HF_TOKEN. It is never taken from a command line.
-"""
+"""The Hugging Face hub: ask it, explain what goes wrong in one sentence, download a shared model and check it."""
 
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from insclr.errors import UserError
+from insclr.files import whole_file
+from insclr.model.stored import MODEL_NAME
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+    from insclr.model.model_file import Model
+
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -139,3 +144,30 @@ def _status_sentence(status: int, repo: str, error: Any) -> str:
 def _is_connection(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"TransportError", "ConnectionError", "Timeout", "TimeoutError"})
+
+
+def pull(repo: str, out: str | Path, *, revision: str = "") -> "Model":
+    """Download the model of the repository USER/NAME of the Hugging Face hub to the file `out`.
+
+    It appears there only if it is whole, has the digest of its own record, and its tensors are those of its recipe.
+    `revision` is a branch, a tag or a commit; empty = the newest.
+
+    >>> insclr.pull("me/things", "things.safetensors").network.dim
+    512
+    """
+    require_repository(repo)
+    out = Path(out)
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: give the name of the file to write, such as {out / MODEL_NAME}.")
+    from insclr.model.model_file import load_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        fetched = download(repo, MODEL_NAME, Path(folder), revision or None)
+        try:
+            model = load_model(fetched)
+        except UserError as error:  # names the repository, not this copy
+            reason = str(error).replace(str(fetched), f"{repo}/{MODEL_NAME}")
+            raise UserError(f"Nothing was written. {reason}") from error
+        with whole_file(out) as scratch:
+            shutil.copyfile(fetched, scratch)
+    return replace(model, source=str(out.absolute()))

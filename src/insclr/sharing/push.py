@@ -17,10 +17,8 @@ from insclr.model.stored import (
     write_model_file,
 )
 from insclr.recipe import Recipe
-from insclr.sharing.card import model_card, training_sentence
-from insclr.sharing.card_results import Result, read_results, run_results
+from insclr.sharing.card import Result, model_card, origin_of, read_results, run_results, training_sentence
 from insclr.sharing.hub import require_repository, upload
-from insclr.sharing.origin import origin_of
 
 if TYPE_CHECKING:
     from insclr.engine.opened import OpenedModel

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from insclr.arrays import MAX_REGIONS, Regions
 from insclr.errors import UserError
-from insclr.store.journal import Entry, new_entry
 from insclr.store.local import LocalStore
 from insclr.store.rows import (
+    Entry,
     IndexedImage,
     NearestRegions,
     Neighbours,
@@ -15,6 +15,7 @@ from insclr.store.rows import (
     Store,
     StoreInfo,
     StoreUnavailable,
+    new_entry,
 )
 from insclr.store.where import Condition, parse_where
 

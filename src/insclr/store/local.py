@@ -15,20 +15,19 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.errors import UserError
-from insclr.files import sync_folder
-from insclr.lock import only_writer
+from insclr.files import only_writer, sync_folder
 from insclr.store.database import connect, explain_errors, report_damage
-from insclr.store.journal import Entry, parse_entry
-from insclr.store.local_regions import SCHEMA as REGIONS_SCHEMA
-from insclr.store.local_regions import RegionRows, read_regions, write_regions
-from insclr.store.nearest import NearestRows
+from insclr.store.nearest import SCHEMA as REGIONS_SCHEMA
+from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
+    Entry,
     IndexedImage,
     NearestRegions,
     Neighbours,
     Row,
     StoreInfo,
     check_descriptors,
+    parse_entry,
 )
 from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
 from insclr.store.segments import Segments, select_by_id

@@ -14,7 +14,6 @@ import numpy as np
 
 from insclr.arrays import MAX_REGIONS, Descriptors, Ids, Regions, Scores
 from insclr.errors import UserError
-from insclr.store.journal import Entry, parse_entry
 from insclr.store.milvus_fields import (
     ROW_FIELDS,
     TEXT_FIELDS,
@@ -32,12 +31,14 @@ from insclr.store.milvus_fields import (
 )
 from insclr.store.milvus_server import HALF_MADE, MilvusServer
 from insclr.store.rows import (
+    Entry,
     IndexedImage,
     NearestRegions,
     Neighbours,
     Row,
     StoreInfo,
     check_descriptors,
+    parse_entry,
 )
 from insclr.store.where import Condition, has_contains, to_milvus
 

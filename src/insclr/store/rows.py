@@ -1,18 +1,53 @@
-"""The rows of a store, and the protocol of every store engine."""
+"""The rows of a store, the journal of its feedback, and the protocol of every store engine."""
 
 import json
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from insclr.arrays import Boxes, Descriptors, Ids, Regions, Scores
 from insclr.errors import UserError
-from insclr.store.journal import Entry
 from insclr.store.where import Condition
+
+MAX_TEXT = 60_000  # bytes of an entry: what Milvus holds in one field, less a margin
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One act of a person. Images in it are named by the hash of their content.
+
+    So it holds for the same image in another place, in a new store, or with another model.
+    """
+
+    id: str  # sorts by time: nanoseconds, then random digits
+    kind: str = field(compare=False)
+    data: Mapping[str, Any] = field(compare=False)
+
+    def text(self) -> str:
+        """The entry as a line of JSON."""
+        return json.dumps({"kind": self.kind, "data": dict(self.data)}, ensure_ascii=False)
+
+
+def new_entry(kind: str, data: Mapping[str, Any]) -> Entry:
+    """An entry of this moment."""
+    entry = Entry(f"{time.time_ns():020d}-{secrets.token_hex(4)}", kind, data)
+    if len(entry.text().encode()) > MAX_TEXT:
+        raise ValueError(f"an entry of the journal holds at most {MAX_TEXT} bytes")
+    return entry
+
+
+def parse_entry(id_: str, text: str) -> Entry:
+    """The entry that `Entry.text` wrote; ValueError when it is damaged."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
+        raise ValueError(f"entry {id_} of the journal is damaged")
+    return Entry(id_, str(found.get("kind", "")), found["data"])
 
 
 class StoreUnavailable(UserError):

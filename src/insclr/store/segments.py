@@ -19,8 +19,7 @@ import numpy as np
 
 from insclr.arrays import Ids
 from insclr.errors import UserError
-from insclr.files import whole_folder
-from insclr.lock import only_writer
+from insclr.files import only_writer, whole_folder
 from insclr.store import segment as segment_module
 from insclr.store.nearest import NearestRows, Part
 from insclr.store.segment import Halves, Segment, in_memory, open_segment, write_segment

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from insclr.methods.method import Prepared, RoundStart
-from insclr.mining.calibrate import random_pairs
+from insclr.mining.own_views import random_pairs
 
 MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
 _SAMPLE = 1000

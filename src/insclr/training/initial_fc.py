@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from insclr.data.feedback_groups import FeedbackGroups
+from insclr.data.tuples import FeedbackGroups
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.method import Needs
-from insclr.mining.candidates import mine_pairs
-from insclr.mining.consistency import PairTrust
+from insclr.mining.candidates import PairTrust, mine_pairs
 from insclr.mining.overlap import UNKNOWN, InstanceSize, estimate_size
 from insclr.mining.own_views import Evidence, combine_views
 from insclr.model.whitening import Whitening, fold_into_fc, pca_whitening

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from insclr.data.images import ImageList
 from insclr.methods.method import Explanation, Method
-from insclr.mining.precision import mean_precision
+from insclr.mining.candidates import mean_precision
 
 MEASURED = 256  # anchors behind the histograms and the summary
 PASSED_OVER = 4  # candidates shown that came nearest to being mined

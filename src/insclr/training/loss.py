@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from insclr.methods.pairs import Pairs
+from insclr.methods.method import Pairs
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
-"""The optimizer of a round, its learning rate, and the averaging of gradients over ranks."""
+"""What updates the weights: the optimizer of a round, the EMA teacher, and batch norm over all ranks."""
 
+import copy
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from insclr.model.network import DescriptorNetwork
-from insclr.model.refined import RefinedLinear
+from insclr.model.network import DescriptorNetwork, RefinedLinear
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 
@@ -58,3 +61,83 @@ def average_gradients(parameters: list[nn.Parameter], ranks: Ranks) -> None:
     mean = ranks.sum(torch.cat([one.flatten() for one in gradients])) / ranks.world
     for one, part in zip(gradients, mean.split([one.numel() for one in gradients]), strict=True):
         one.copy_(part.view_as(one))
+
+
+class EmaTeacher:
+    """A copy of the network whose trained weights w follow its own v: w <- decay * w + (1 - decay) * v.
+
+    It describes in eval mode: batch-norm uses the running statistics, which are the network's own.
+    """
+
+    def __init__(self, network: DescriptorNetwork, decay: float) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(False).eval()
+        self._student = network
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move one step towards the network."""
+        own = dict(self.network.named_parameters())
+        for name, value in self._student.named_parameters():
+            if value.requires_grad:
+                own[name].lerp_(value, 1 - self._decay)
+        statistics = dict(self.network.named_buffers())
+        for name, statistic in self._student.named_buffers():
+            statistics[name].copy_(statistic)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its trained weights: everything else is the network's."""
+        trained = {name for name, one in self._student.named_parameters() if one.requires_grad}
+        return {name: value for name, value in self.network.state_dict().items() if name in trained}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a checkpoint, after the network has been restored."""
+        self.network.load_state_dict({**self._student.state_dict(), **state})
+
+
+@contextmanager
+def synced_batch_norm(network: DescriptorNetwork, ranks: Ranks) -> Iterator[None]:
+    """While training, batch-norm layers use the statistics of all ranks' images, as one rank would.
+
+    The layers stay in evaluation mode; what enters them is changed so that normalising it by their running
+    statistics equals normalising the original by the batch's. That works for any layer built on batch-norm.
+    """
+    if ranks.alone or network.frozen_batch_norm:
+        yield
+        return
+
+    def normalise(layer: _BatchNorm, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+        (x,) = inputs
+        return (_as_if_running(layer, x, ranks) if network.training else x,)
+
+    network.frozen_batch_norm = True
+    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    hooks = [layer.register_forward_pre_hook(normalise) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        network.frozen_batch_norm = False
+
+
+def _as_if_running(layer: _BatchNorm, x: Tensor, ranks: Ranks) -> Tensor:
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    assert layer.num_batches_tracked is not None
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    others = [d for d in range(x.dim()) if d != 1]
+    values = x.float()
+    count = ranks.sum(values.new_tensor([float(x.numel() // x.shape[1])]))
+    mean = ranks.sum(values.sum(others)) / count  # (channels,)
+    centred = values - mean.view(shape)
+    variance = ranks.sum(centred.square().sum(others)) / count
+
+    layer.num_batches_tracked += 1
+    rate = layer.momentum if layer.momentum is not None else 1.0 / float(layer.num_batches_tracked)
+    with torch.no_grad():
+        # New tensors: the old ones may still be needed by the backward pass of another batch.
+        layer.running_mean = layer.running_mean.lerp(mean, rate)
+        layer.running_var = layer.running_var.lerp(variance * count / (count - 1), rate)
+    scale = ((layer.running_var + layer.eps) / (variance + layer.eps)).sqrt()
+    return (centred * scale.view(shape) + layer.running_mean.view(shape)).to(x.dtype)

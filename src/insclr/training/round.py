@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from insclr.methods import create_method
 from insclr.methods.method import Method, Prepared, RoundStart
-from insclr.mining.calibrate import ACTIVE_NEGATIVES, exceeded_by, random_pairs
-from insclr.mining.consistency import PairTrust
-from insclr.model.late_layers import LateLayers
-from insclr.model.refined import RefinedLinear
+from insclr.mining.candidates import PairTrust
+from insclr.mining.own_views import ACTIVE_NEGATIVES, exceeded_by, random_pairs
+from insclr.model.network import LateLayers, RefinedLinear
 from insclr.progress import working
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
@@ -20,10 +19,7 @@ from insclr.training.guard import has_inconsistent_pairs, measure_health, why_un
 from insclr.training.initial_fc import initialise_fc, renew_initial_fc
 from insclr.training.plan import fit_to_collection, seconds_for_round
 from insclr.training.run_log import log_guard, log_round_start, log_skipped, save_inspection
-from insclr.training.sources import Source
-from insclr.training.sources.image_source import ImageSource
-from insclr.training.sources.map_source import Maps, MapSource
-from insclr.training.sources.pooled_source import PooledSource
+from insclr.training.sources import ImageSource, Maps, MapSource, PooledSource, Source
 from insclr.training.state import Run
 from insclr.training.steps import Round, train_steps
 

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from insclr.data.feedback_groups import FeedbackGroups
-from insclr.data.images import ImageList, require_usable, require_visible
+from insclr.data.images import ImageList, Skipped, require_usable, require_visible
 from insclr.data.labels import Labels, match_instances
 from insclr.data.loader import Collection
-from insclr.data.skipped import Skipped
+from insclr.data.tuples import FeedbackGroups
 from insclr.data.workers import default_workers
 from insclr.engine.choose import require_engine
 from insclr.errors import UserError
 from insclr.methods import create_method
-from insclr.mining.consistency import PairTrust
+from insclr.mining.candidates import PairTrust
 from insclr.model.device import keep_freed_memory, pick_device
 from insclr.model.model_file import MODEL_NAME, Model, load_model, save_model
 from insclr.model.network import create_network
@@ -31,18 +30,18 @@ from insclr.recipe import Recipe
 from insclr.run_folder import RunFolder
 from insclr.tracking import SilentTracker, Tracker
 from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
-from insclr.training.plan import Plan, fit_to_collection
-from insclr.training.request import (
+from insclr.training.plan import (
+    Plan,
     choose_images,
     choose_recipe,
     fit_size,
+    fit_to_collection,
     read_checked_labels,
     recall_options,
 )
 from insclr.training.round import run_round
-from insclr.training.round_features import RoundFeatures
 from insclr.training.run_log import log_result, save_inspection
-from insclr.training.state import Run
+from insclr.training.state import RoundFeatures, Run
 
 
 def train(

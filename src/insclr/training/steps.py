@@ -11,19 +11,16 @@ from torch import Tensor
 
 from insclr.checkpoint import copies_beside, load_latest, save_checkpoint
 from insclr.errors import UserError
-from insclr.methods.batch import Batch
-from insclr.methods.method import Method
-from insclr.methods.pairs import Pairs
+from insclr.methods.method import Batch, Method, Pairs
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 from insclr.tracking import Tracker
-from insclr.training.ema_teacher import EmaTeacher
 from insclr.training.loss import contrastive_loss, softmax_loss
-from insclr.training.optimizer import average_gradients, create_optimizer, rate_factor
+from insclr.training.optimizer import EmaTeacher, average_gradients, create_optimizer, rate_factor
+from insclr.training.run_log import StepLog
 from insclr.training.sources import Source
-from insclr.training.step_log import StepLog
 
 _TIMED_STEPS = 8  # after so many steps the pace of a round is known
 _LAYERS = {"all": "all layers", "late": "late layers", "fc": "fc"}

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
 from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
-from insclr.retrieval.local.features import has_opencv
+from insclr.retrieval.local_features import has_opencv
 from insclr.retrieval.query import UnreadableQuery
 from insclr.retrieval.search import search as search_store
 from insclr.store import Row
@@ -25,10 +25,10 @@ from insclr.web.answers import (
     SearchAnswer,
     StoreAnswer,
     match_answer,
+    original_response,
     picture_answer,
 )
 from insclr.web.limits import ClientGone, run_limited
-from insclr.web.originals import original_response
 from insclr.web.queries import QueryForm, query_form
 from insclr.web.served import Refused, Served
 

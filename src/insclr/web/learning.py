@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from insclr.errors import UserError
-from insclr.feedback.proof import ENOUGH
+from insclr.feedback.feedback import ENOUGH
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)

@@ -201,7 +201,7 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
     app = create_app(stores, settings)
     import uvicorn
 
-    from insclr.web.guarded_http import make_protocol
+    from insclr.web.request_checks import make_protocol
 
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:

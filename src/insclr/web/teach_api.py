@@ -4,8 +4,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from insclr.feedback.entries import answer, judge, skip
+from insclr.feedback.feedback import ENOUGH, FairSample
 from insclr.feedback.links import Link, Links
-from insclr.feedback.proof import ENOUGH, FairSample
 from insclr.store import Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber

@@ -17,7 +17,7 @@ from insclr.feedback.entries import (
     remove_images,
     undo,
 )
-from insclr.feedback.things import ShownThing, assign_permanent_id, hashes_of
+from insclr.feedback.names import ShownThing, assign_permanent_id, hashes_of
 from insclr.store import Entry, Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber

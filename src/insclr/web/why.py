@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
-from insclr.retrieval.local.features import LocalFeatures
-from insclr.retrieval.local.geometry import MIN_INLIERS, verify
-from insclr.retrieval.local.verification import QueryParts
+from insclr.retrieval.local_features import LocalFeatures
+from insclr.retrieval.verification import MIN_INLIERS, QueryParts, verify
 from insclr.web.api import SEARCH_ERRORS
 from insclr.web.limits import run_limited
 from insclr.web.queries import QueryDecoder, QueryForm, find_row, query_form, row_query

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insclr.retrieval import columns
-from insclr.retrieval.columns import Column, columns_of
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
+from insclr.web import served
+from insclr.web.served import Column, columns_of
 
 
 def store_of(folder: Path, rows: list[dict[str, str]]) -> Store:
@@ -40,7 +40,7 @@ def test_too_many_values_are_a_text_with_the_frequent_ones(tmp_path: Path) -> No
 
 
 def test_a_sample_never_claims_to_know_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MAX_ROWS_READ", 5)
+    monkeypatch.setattr(served, "MAX_ROWS_READ", 5)
     found = columns_of(store_of(tmp_path, [{"room": "attic"}] * 9 + [{"room": "cellar"}]))[1]
     assert found.kind == "text"
 

@@ -8,10 +8,9 @@ from PIL import Image, ImageDraw, ImageOps
 
 from helpers.blots import placed, textured
 from insclr.errors import UserError
-from insclr.retrieval.local import features as features_module
-from insclr.retrieval.local.features import MAX_FEATURES, LocalFeatures, extract_features
-from insclr.retrieval.local.geometry import MIN_INLIERS, match_features, verify
-from insclr.retrieval.local.verification import query_parts, verified_order
+from insclr.retrieval import local_features
+from insclr.retrieval.local_features import MAX_FEATURES, LocalFeatures, extract_features
+from insclr.retrieval.verification import MIN_INLIERS, match_features, query_parts, verified_order, verify
 
 
 def test_a_thing_seen_again_has_points_a_transform_and_a_box() -> None:
@@ -191,6 +190,6 @@ def test_without_opencv_one_sentence_names_what_to_install(monkeypatch: pytest.M
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(features_module, "import_module", missing)
+    monkeypatch.setattr(local_features, "import_module", missing)
     with pytest.raises(UserError, match=r"needs OpenCV: pip install 'insclr\[geometry\]'"):
         extract_features(textured(1))

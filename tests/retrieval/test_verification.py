@@ -15,13 +15,13 @@ from insclr.data.decode import Box
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.options import SearchOptions
+from insclr.retrieval import local_features
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local import feature_database
-from insclr.retrieval.local.feature_database import LocalFeatureDatabase
-from insclr.retrieval.local.verification import query_parts
+from insclr.retrieval.local_features import LocalFeatureDatabase
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match
 from insclr.retrieval.search import search as search_store
+from insclr.retrieval.verification import query_parts
 from insclr.store import Store, open_store
 
 
@@ -59,13 +59,13 @@ def test_features_are_made_once_and_go_with_their_photo(
 ) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri, local=True)
     extracted: list[int] = []
-    original = feature_database.extract_features  # type: ignore[attr-defined]
+    original = local_features.extract_features
 
     def counting(image: Image.Image, box: Box | None = None) -> object:
         extracted.append(1)
         return original(image, box)
 
-    monkeypatch.setattr(feature_database, "extract_features", counting)
+    monkeypatch.setattr(local_features, "extract_features", counting)
     (photos / "with.png").rename(photos / "moved.png")
     (photos / "50.png").unlink()
     textured(60, 300).save(photos / "60.png")

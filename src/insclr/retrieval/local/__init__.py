@@ -1,1 +1,0 @@
-"""Parts of images: extract local features, keep them, estimate geometry, verify results."""
