@@ -60,3 +60,11 @@ def test_a_random_last_layer_has_nothing_to_be_compared_with(small_collection: P
     assert model.network.dim == 16
     seen = [line["action"] for line in read_metrics(tmp_path / "run") if line.get("event") == "guard"]
     assert seen == ["ok"]  # of the second round: the first began with nothing learned
+
+
+def test_pairs_of_few_images_are_unsafe() -> None:
+    positive = torch.zeros(10, 5, dtype=torch.bool)
+    positive[:3] = True  # 1.5 positives an image, all of them of three images
+    assert "30% of the images" in why_unsafe(Prepared({}, positive=positive))
+    positive[3] = True
+    assert not why_unsafe(Prepared({}, positive=positive))
