@@ -1,5 +1,7 @@
 """Whether mined pairs bear each other out."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +65,20 @@ def test_transitivity_by_hand() -> None:
     pool = Pool(ids, torch.ones(5, 2))
     # Pairs of positives: (1,2) of 0, (0,2) of 1, (0,1) of 2: closed; (0,4) of 3: open; 4 has a single positive.
     assert candidates._transitivity(pool, positive) == 3 / 4
+
+
+def test_few_pairs_are_not_tested() -> None:
+    torch.manual_seed(0)
+    plain, views = _views(_instances(), 0.3)
+    pool = build_pool(plain, 40)
+    few = torch.zeros(pool.ids.shape, dtype=torch.bool)
+    few[: len(plain) // 4 - 1, 0] = True
+    measured = partial(
+        measure_consistency, lambda ids: views[:, ids], pool, size=_SIZE, variant="D", neighbours=3
+    )
+    assert measured(few) is None
+    few[len(plain) // 4 - 1 :, 0] = True
+    assert measured(few) is not None
 
 
 def test_consistency_needs_four_views_and_a_pair() -> None:

@@ -1,10 +1,9 @@
-"""A last layer refined by another and folded into one; early and late layers."""
+"""A last layer refined by another and folded into one."""
 
 import pytest
 import torch
 from torch import nn
 
-from insclr.model.backbones import create_backbone
 from insclr.model.network import RefinedLinear, compose
 
 
@@ -26,13 +25,3 @@ def test_composition_is_one_after_the_other(first_bias: bool, second_bias: bool)
     first, second = nn.Linear(6, 4, bias=first_bias), nn.Linear(4, 3, bias=second_bias)
     x = torch.randn(2, 6)
     torch.testing.assert_close(compose(first, second)(x), second(first(x)))
-
-
-def test_early_and_late_layers_make_the_whole_backbone() -> None:
-    photos = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8)
-    for name in ("efficientnet_lite0", "resnet18"):
-        backbone = create_backbone(name, pretrained=False).eval()
-        with torch.no_grad():
-            torch.testing.assert_close(backbone.late(backbone.early(photos)).map, backbone(photos).map)
-        assert backbone.has_late
-    assert not create_backbone("vit_tiny_patch16_224", pretrained=False).has_late

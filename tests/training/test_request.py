@@ -27,6 +27,13 @@ def test_photos_with_enough_pixels_are_seen_larger(name: str, photos: Path) -> N
     assert sizes(fit_size(load_recipe(name), list_images(photos))) == {224, 0}
 
 
+def test_large_photos_are_seen_at_320_px(photos: Path) -> None:
+    Image.new("RGB", (1024, 768)).save(photos / "2.png")
+    Image.new("RGB", (1024, 768)).save(photos / "0.png")
+    assert sizes(fit_size(load_recipe("fast"), list_images(photos))) == {320, 0}
+    assert sizes(fit_size(load_recipe("fast", ("large_size=224",)), list_images(photos))) == {224, 0}
+
+
 def test_small_photos_are_not_enlarged(photos: Path) -> None:
     (photos / "0.png").unlink()
     Image.new("RGB", (200, 220)).save(photos / "1.png")

@@ -1,5 +1,6 @@
 """Backbones: any timm model that gives a feature map or tokens, each with its own input normalisation."""
 
+import math
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
 from insclr.errors import UserError
+from insclr.model.layer_split import StagedSplit, TransformerSplit, split_layers
 from insclr.model.stored import EMBEDDED
 from insclr.model.weights import embedded_weights, fit_weights, read_weights, require_finite
 from insclr.torchvision_import import import_timm
@@ -50,47 +52,54 @@ class Backbone(nn.Module):
             features = self.trunk.forward_features(pixels)
         except AssertionError as error:
             raise UserError(f"The backbone {self.name} cannot take images of this size: {error}") from error
-        if features.dim() == 4:
-            channels_are_last = getattr(self.trunk, "output_fmt", "NCHW") == "NHWC"
-            return FeatureMap(features.permute(0, 3, 1, 2) if channels_are_last else features, None)
-        return self._map_of_tokens(features, images.shape[-2:])
+        return self._as_map(features, images.shape[-2:])
 
     def early(self, images: Tensor) -> Tensor:
         """The map that enters the late layers; for backbones that `has_late`."""
         pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
-        x = pixels.contiguous(memory_format=torch.channels_last)
-        for layer in _halves(self.trunk)[0]:
-            x = layer(x)
-        return x
+        return self._split.early(pixels)
 
     def late(self, maps: Tensor) -> FeatureMap:
-        """What `forward` gives, from the map that `early` gave."""
-        x = maps.contiguous(memory_format=torch.channels_last)
-        for layer in _halves(self.trunk)[1]:
-            x = layer(x)
-        return FeatureMap(x, None)
+        """What `forward` gives, from the map that `early` gave of square images."""
+        features = self._split.late(maps)
+        side = 0 if features.dim() == 4 else math.isqrt(features.shape[1] - self.prefix_tokens) * self.stride
+        return self._as_map(features, torch.Size((side, side)))
 
     @property
     def has_late(self) -> bool:
         """Whether the backbone is known to fall into early and late layers."""
-        return bool(_halves(self.trunk)[1])
+        return split_layers(self.trunk) is not None
+
+    @property
+    def _split(self) -> StagedSplit | TransformerSplit:
+        split = split_layers(self.trunk)
+        assert split is not None, "ask has_late first"
+        return split
 
     def late_parameters(self) -> list[nn.Parameter]:
         """What training the late layers changes: all but depthwise kernels, few weights that cost most on a CPU."""
-        modules = [module for layer in _halves(self.trunk)[1] for module in layer.modules()]
+        layers = self._split.late_layers
+        modules = [module for layer in layers for module in layer.modules()]
         depthwise = [m for m in modules if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1]
         frozen = {id(parameter) for module in depthwise for parameter in module.parameters()}
-        late = [parameter for layer in _halves(self.trunk)[1] for parameter in layer.parameters()]
+        late = [parameter for layer in layers for parameter in layer.parameters()]
         return [parameter for parameter in late if id(parameter) not in frozen]
 
     def early_state(self) -> dict[str, Tensor]:
         """The weights themselves that the early map depends on."""
-        layers = enumerate(_halves(self.trunk)[0])
-        return {
+        own = dict(self.trunk.named_parameters(recurse=False))  # tokens and positions of a transformer
+        return own | {
             f"{i}.{name}": value
-            for i, layer in layers
+            for i, layer in enumerate(self._split.early_layers)
             for name, value in layer.state_dict(keep_vars=True).items()
         }
+
+    def _as_map(self, features: Tensor, size: torch.Size) -> FeatureMap:
+        """The features of images of this size, which a trunk gives as a map or as tokens."""
+        if features.dim() == 3:
+            return self._map_of_tokens(features, size)
+        channels_are_last = getattr(self.trunk, "output_fmt", "NCHW") == "NHWC"
+        return FeatureMap(features.permute(0, 3, 1, 2) if channels_are_last else features, None)
 
     def _map_of_tokens(self, tokens: Tensor, size: torch.Size) -> FeatureMap:
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
@@ -163,22 +172,6 @@ def _load_from_hub(trunk: Any, name: str) -> None:
         ) from error
     finally:
         hub_constants.HF_HUB_OFFLINE = offline
-
-
-def _halves(trunk: Any) -> tuple[list[nn.Module], list[nn.Module]]:
-    """A trunk's layers as two sequences, early and late; both empty for a family that is not known here."""
-    if all(hasattr(trunk, name) for name in ("conv_stem", "bn1", "blocks", "conv_head", "bn2")):
-        stages, early = list(trunk.blocks), 4 * len(trunk.blocks) // 7
-        return (
-            [trunk.conv_stem, trunk.bn1, *stages[:early]],
-            [*stages[early:], trunk.conv_head, trunk.bn2],
-        )
-    if all(hasattr(trunk, name) for name in ("conv1", "bn1", "act1", "maxpool", "layer4")):
-        return (
-            [trunk.conv1, trunk.bn1, trunk.act1, trunk.maxpool, trunk.layer1, trunk.layer2, trunk.layer3],
-            [trunk.layer4],
-        )
-    return [], []
 
 
 def _reachable(address: str) -> bool:

@@ -91,7 +91,7 @@ class ClassToken(nn.Module):
     def forward(self, features: FeatureMap) -> Tensor:
         """Give the tokens (batch, channels)."""
         if features.cls is None:
-            raise UserError("This backbone has no class token: choose another pooling, such as gem.")
+            raise UserError("This backbone has no class token: choose another pooling, such as spoc.")
         return features.cls.float()
 
 

@@ -58,12 +58,18 @@ def choose_images(images: str | Path | ImageList | None, out: Path, resume: bool
     return source if isinstance(source, ImageList) else list_images(source)
 
 
+_SIZES = (224, 320)  # beside the size in the recipe; docs/research/results.md has the table of sizes
+
+
 def fit_size(recipe: Recipe, images: ImageList) -> Recipe:
-    """The recipe at its large size where most photos have as many pixels: small ones gain nothing but time."""
+    """The recipe at the largest size that most photos have: to enlarge small photos costs time and mAP."""
     if not recipe.large_size:
         return recipe
-    fits = usual_side(images) >= recipe.large_size
-    return recipe.at_size(recipe.large_size) if fits else recipe.with_(large_size=0)
+    # A transformer is used at the size it was trained at; larger views were measured with a ConvNet only.
+    largest = min(recipe.large_size, _SIZES[0]) if recipe.network.pooling == "cls" else recipe.large_size
+    side = min(largest, usual_side(images))
+    fitting = [size for size in (*_SIZES, largest) if size <= side]
+    return recipe.at_size(max(fitting)) if fitting else recipe.with_(large_size=0)
 
 
 def read_checked_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:

@@ -1,0 +1,64 @@
+"""Early and late layers of every family make the whole backbone, and the late ones alone learn."""
+
+import pytest
+import torch
+
+from insclr.model.backbones import create_backbone
+from insclr.model.network import create_network
+from insclr.recipe.recipe import NetworkRecipe
+
+# Name and side of the images. Swin takes the size it was made for.
+_FAMILIES = {
+    "efficientnet_lite0": 96,
+    "tf_efficientnetv2_b0": 64,
+    "mobilenetv2_035": 64,
+    "mobilenetv3_small_050": 64,
+    "mobilenetv4_conv_small": 64,
+    "resnet18": 64,
+    "regnetx_002": 64,
+    "regnety_002": 64,
+    "convnext_atto": 64,
+    "swin_tiny_patch4_window7_224": 224,
+    "vit_tiny_patch16_224": 64,
+    "vit_small_patch14_reg4_dinov2": 56,
+    "vit_base_patch16_siglip_224": 64,
+    "vit_base_patch16_clip_quickgelu_224": 64,
+    "vit_small_patch16_dinov3": 64,
+    "vit_pe_core_tiny_patch16_384": 64,
+    "eva02_tiny_patch14_224": 56,
+}
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+def test_early_and_late_layers_make_the_whole_backbone(name: str) -> None:
+    backbone = create_backbone(name, pretrained=False).eval()
+    side = _FAMILIES[name]
+    photos = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
+    with torch.no_grad():
+        found, whole = backbone.late(backbone.early(photos)), backbone(photos)
+    torch.testing.assert_close(found.map, whole.map)
+    assert (found.cls is None) == (whole.cls is None)
+    if found.cls is not None and whole.cls is not None:
+        torch.testing.assert_close(found.cls, whole.cls)
+    late = {id(parameter) for parameter in backbone.late_parameters()}
+    early = {id(value) for value in backbone.early_state().values()}
+    assert late
+    assert not late & early
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224", "convnext_atto", "resnet18"]
+)
+def test_the_pooling_of_each_family_takes_its_features(name: str) -> None:
+    expected = {"vit_tiny_patch16_224": "cls", "resnet18": "gem"}.get(name, "spoc")
+    recipe = NetworkRecipe(backbone=name, dim=0)
+    assert recipe.pooling == expected
+    network = create_network(recipe, pretrained=False)
+    with torch.no_grad():
+        features = network(torch.rand(2, 3, 64, 64) * 255)
+    # A negative half that was set to zero would show as features without negative values.
+    assert bool((features < -0.001).any()) == (name != "resnet18")
+
+
+def test_a_pooling_that_is_given_holds() -> None:
+    assert NetworkRecipe(backbone="vit_tiny_patch16_224", pooling="mac").pooling == "mac"
