@@ -1,5 +1,6 @@
 """The command line: help, mistakes, and each command once."""
 
+import errno
 import json
 import logging
 import os
@@ -14,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import insclr
 from helpers.called import call
-from insclr.cli import _OneLine
+from insclr.cli import _OneLine, main
 from insclr.describe.descriptor_file import read_descriptors
 from insclr.model.weights import embedded_weights
+from insclr.store import open_store
 
 
 def _insclr(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -257,3 +260,47 @@ def test_log_json_makes_every_line_of_stderr_an_object(small_collection: Path, t
     failed = _insclr("--log", "json", "check", tmp_path / "nowhere")
     (line,) = map(json.loads, failed.stderr.splitlines())
     assert (failed.returncode, line["level"], "does not exist" in line["message"]) == (2, "error", True)
+
+
+def test_an_index_of_unreadable_photos_only_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / "photos" / name).write_bytes(b"\xff\xd8\xff\xe0 not a photo")
+    ended = _insclr(
+        "index", "pretrained:efficientnet_lite0", tmp_path / "photos", "--store", tmp_path / "store"
+    )
+    assert ended.returncode == 2
+    assert "none of the 2 images could be read" in ended.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+def test_a_closed_output_changes_nothing(tmp_path: Path, closed: str) -> None:
+    for i in range(2):
+        Image.effect_noise((64, 64), 40 + 20 * i).save(tmp_path / f"{i}.png")
+    store = tmp_path / "store"
+    command = (
+        f"{sys.executable} -m insclr index pretrained:efficientnet_lite0 {tmp_path} --store {store} {closed}"
+    )
+    assert subprocess.run(["sh", "-c", command], env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode == 0
+    assert len(open_store(store).ids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "not enough memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_a_fault_of_the_system_ends_in_a_sentence(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("insclr.cli._require_text", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

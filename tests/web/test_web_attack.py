@@ -16,8 +16,12 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from helpers.drawn_store import make_store
+from helpers.histogram_describer import HistogramDescriber, draw_things
 from helpers.made_files import jpeg_bytes, photo, repeated_scans
 from helpers.running_server import Server, running
+from insclr.data.images import list_images
+from insclr.retrieval.index import index_images
+from insclr.store import open_store
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
 
@@ -216,12 +220,89 @@ def test_requests_that_together_are_too_much_are_put_off(strict: Server) -> None
         connection.sendall(
             b"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2900000\r\n"
             b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+            b'Content-Disposition: form-data; name="pictures"; filename="1.jpg"\r\n\r\n' + bytes(2_800_000)
         )
         time.sleep(0.2)
         answer = search(strict, b"x" * 1_000_000)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     time.sleep(0.3)
     assert search(strict, b"x" * 1_000_000).status_code == 415
+
+
+def test_announced_bytes_that_do_not_come_stop_no_search(server: Server) -> None:
+    """Six requests that announce 25 MB each, as much as all requests together may bring, and then stay silent."""
+    head = (
+        b"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 25000000\r\n"
+        b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    )
+    with contextlib.ExitStack() as held:
+        for _ in range(7):
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(head)
+        time.sleep(0.2)
+        assert httpx.post(f"{server.url}/api/search", data={"rows": "0:1"}).status_code == 200
+        assert search(server, flat_png(64)).status_code == 200
+
+
+def test_one_address_holds_at_most_half_of_the_connections(server: Server) -> None:
+    with contextlib.ExitStack() as held:
+        connections = [
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(260)
+        ]
+        time.sleep(0.3)
+        closed = 0
+        for connection in connections:
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    closed += connection.recv(1) == b""
+                except ConnectionResetError:
+                    closed += 1
+        assert 10 <= closed <= 20
+
+
+def test_a_client_that_does_not_read_is_dropped_and_its_file_closed(tmp_path: Path) -> None:
+    large = tmp_path / "images" / draw_things(tmp_path / "images", 1, 2)[0]
+    large.write_bytes(large.read_bytes() + bytes(18_000_000))  # more than the buffers of a connection hold
+    index_images(HistogramDescriber(), list_images(tmp_path / "images"), tmp_path / "store")
+    row = open_store(tmp_path / "store").rows_by_path()[str(large.relative_to(tmp_path / "images"))]
+    with (
+        running(tmp_path / "store", write_seconds=0.5) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as connection,
+    ):
+        request = f"GET /api/stores/0/rows/{row.id}/original HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        connection.sendall(request.encode())
+        time.sleep(0.3)
+        assert _holds(server, large)
+        time.sleep(2.0)
+        assert not _holds(server, large)
+
+
+def _holds(server: Server, file: Path) -> bool:
+    """Whether the server has the file open."""
+    links = Path(f"/proc/{server.process.pid}/fd").iterdir()
+    return any(link.exists() and link.resolve() == file.resolve() for link in links)
+
+
+def test_the_server_parses_no_upload_itself(server: Server) -> None:
+    """Readers of AVIF and HEIF are loaded where photos are decoded, and nowhere else."""
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(stream, "AVIF")
+    assert search(server, stream.getvalue()).status_code == 200
+    mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "avif" not in mapped.lower()
+    assert any("avif" in Path(f"/proc/{pid}/maps").read_text().lower() for pid in server.decoders())
+
+
+def test_short_answers_on_a_kept_connection_do_not_wait(server: Server) -> None:
+    with httpx.Client() as client:
+        client.get(f"{server.url}/healthz")
+        times = []
+        for _ in range(10):
+            began = time.perf_counter()
+            client.get(f"{server.url}/api/about")
+            times.append(time.perf_counter() - began)
+    assert sorted(times)[5] < 0.03  # 0.044 with Nagle's algorithm
 
 
 def test_uploads_never_touch_the_disk_or_the_log(

@@ -43,6 +43,12 @@ def test_what_took_the_place_of_a_photo_is_not_given_away(collection: ServedStor
         assert other.status_code == 404
         assert b"museum" not in other.content
         file.unlink()
+        Image.new("RGB", (8, 8), "red").save(tmp_path / "private.png")
+        file.symlink_to(tmp_path / "private.png")  # a photo, but not the indexed one
+        private = client.get(address_of(collection, "1/1.png"))
+        assert private.status_code == 404
+        assert "index" in private.json()["detail"]
+        file.unlink()
         file.mkdir()
         assert client.get(address_of(collection, "1/1.png")).status_code == 404
 
@@ -99,7 +105,7 @@ def test_a_frame_of_a_video_offers_no_original(collection: ServedStore) -> None:
     frame = replace(row, image=replace(row.image, path="clip.mp4#t=2.0"))
     assert picture_answer(0, frame).original == ""
     with pytest.raises(Refused, match="no file of its own"):
-        original_response(collection.file(frame), download=False)
+        original_response(collection.file(frame), frame.image.hash, download=False)
 
 
 @pytest.mark.parametrize(

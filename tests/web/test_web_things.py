@@ -130,6 +130,14 @@ def test_nonsense_is_refused_and_leaves_nothing(
     assert collection.store.journal() == []
 
 
+@pytest.mark.parametrize("body", ['{"name": NaN}', '{"name": 1e999}', '{"name": "\\ud800"}'])
+def test_a_name_that_is_no_text_is_refused(client: TestClient, collection: ServedStore, body: str) -> None:
+    address = f"{BASE}/things/{things(client)[0]['id']}/name"
+    answer = client.post(address, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422, answer.text
+    assert collection.store.journal() == []
+
+
 def test_another_site_or_a_client_without_the_token_cannot_write(collection: ServedStore) -> None:
     with client_of(collection, token="secret-token") as client:
         assert client.get(f"{BASE}/things").status_code == 401

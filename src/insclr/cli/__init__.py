@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -45,6 +46,7 @@ _OTHER_DISK = (
     *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
 )
+_SYSTEM = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # with or without the name of a file
 _CONTINUE = "Files written so far are intact. Run the same command to continue."
 _describe_kept: Callable[[], str] = str  # what to print when stopped; a command sets it
 
@@ -122,6 +124,9 @@ def main() -> None:
     atexit.register(gc.freeze)
     from insclr.cli import evaluation, name_commands, sharing, stores, training  # noqa: F401  (they register their commands)
 
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the caller, as by 2>&-
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115  (as long as the program runs)
     shown = logging.StreamHandler()
     shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[shown])
@@ -138,6 +143,8 @@ def main() -> None:
         _end(str(error), 2)
     except _Stopped as stopped:
         _end(f"stopped. {_describe_kept()}", 128 + stopped.number)
+    except MemoryError:
+        _end(f"there is not enough memory. Close other programs, or lift the limit. {_CONTINUE}", 2)
     except OSError as error:
         sentence = _disk_sentence(error)
         if sentence is None:
@@ -163,6 +170,8 @@ def _disk_sentence(error: OSError) -> str | None:
         return f"{where}: {error.strerror}. Choose a place that you may read and write."
     if error.errno in _OTHER_DISK and error.filename:
         return f"{where}: {error.strerror}."
+    if error.errno in _SYSTEM:
+        return f"{where}: {error.strerror}. {_CONTINUE}"
     return None
 
 

@@ -74,6 +74,8 @@ def index(model: ModelName, images: Images, store: StoreToWrite, options: IndexO
     for path, reason in report.skipped:
         progress.say(one_line(f"unreadable: {path}: {reason}"))
     typer.echo(report.summary())
+    if report.skipped and not (report.added or report.changed or report.updated or report.unchanged):
+        raise UserError(f"none of the {len(report.skipped)} images could be read; the reasons are above.")
 
 
 @command

@@ -89,6 +89,11 @@ def source_kind(path: Path) -> str:
     return VIDEO if suffix in VIDEOS else RAW_PHOTO if suffix in RAW else ""
 
 
+def is_raw(file: Path) -> bool:
+    """Whether a file is a RAW photo, by its name."""
+    return file.suffix.lower() in RAW
+
+
 def is_text(name: str) -> bool:
     """Whether a file's name is UTF-8, which stores, tables and pages need."""
     return not any("\udc80" <= character <= "\udcff" for character in name)

@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
-from insclr.data.formats import split_frame
-from insclr.files import open_file
+from insclr.data.formats import is_raw, split_frame
+from insclr.files import content_hash, open_file
 from insclr.retrieval.search import Match
 from insclr.store import Row
 from insclr.web.served import Refused
@@ -30,11 +31,25 @@ _DOWNLOADED = (
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1", b"crx ")
 
 
-def original_response(file: Path, *, download: bool) -> StreamingResponse:
+class _FileResponse(StreamingResponse):
+    """Streams an open file, and closes it when the client has left too."""
+
+    def __init__(self, opened: BinaryIO, size: int, kind: str, headers: dict[str, str]) -> None:
+        super().__init__(_chunks(opened, size), media_type=kind, headers=headers)
+        self._opened = opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._opened.close()
+
+
+def original_response(file: Path, hash_: str, *, download: bool) -> StreamingResponse:
     """The file as it is; shown by the browser where it can, unless `download` asks for a copy.
 
-    Refused (404) when the file is gone or its first bytes are not those of a photo: whatever took its place is
-    not given away. A frame of a video has no file of its own.
+    Refused (404) when the file is gone or its content is not the indexed one (of this hash): whatever took its place
+    is not given away. A frame of a video has no file of its own.
     """
     if split_frame(file)[1] is not None:
         raise Refused(404, f"{file.name}: a frame of a video has no file of its own")
@@ -46,6 +61,12 @@ def original_response(file: Path, *, download: bool) -> StreamingResponse:
     if not kind:
         opened.close()
         raise Refused(404, f"{file.name}: no longer a photo")
+    opened.seek(0)
+    # The hash of a RAW photo is that of its preview, which this process does not extract: there the link decides.
+    is_same = not file.is_symlink() if is_raw(file) else content_hash(opened.read()) == hash_
+    if not is_same:
+        opened.close()
+        raise Refused(404, f"{file.name}: changed since it was indexed; index the folder again")
     size = os.fstat(opened.fileno()).st_size
     opened.seek(0)
     way = "inline" if kind.startswith("image/") and not download else "attachment"
@@ -54,7 +75,7 @@ def original_response(file: Path, *, download: bool) -> StreamingResponse:
         "content-disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
         "cache-control": "private, no-cache",
     }
-    return StreamingResponse(_chunks(opened, size), media_type=kind, headers=headers)
+    return _FileResponse(opened, size, kind, headers)
 
 
 def media_type(head: bytes) -> str:

@@ -11,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
+from insclr.model.stored import MODEL_NAME
 from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
 from insclr.retrieval.local_features import has_opencv
 from insclr.retrieval.query import UnreadableQuery
@@ -77,7 +78,7 @@ def about(served: Offer) -> AboutAnswer:
             title=one.title,
             name=one.name(),
             pictures=one.store.count(),
-            model=one.store.info.model,
+            model=_model_name(one.store.info.model),
             cutoff=round(one.cutoff(), 4),
             columns=one.store.columns(),
             folder=str(one.store.info.root) if served.settings.only_here else "",
@@ -98,6 +99,12 @@ def about(served: Offer) -> AboutAnswer:
         limits=limits,
         originals=settings.originals,
     )
+
+
+def _model_name(model: str) -> str:
+    """The name of a model without the folders it is in, which are nobody's business."""
+    parts = model.partition("@")[0].split("/")
+    return parts[-2] if parts[-1] == MODEL_NAME and len(parts) > 1 else parts[-1]
 
 
 def search_options(
@@ -239,4 +246,5 @@ def original(
     if not served.settings.originals:
         raise Refused(403, "this server does not give the original files")
     home = served.store(store)
-    return original_response(home.file(home.row(int(row))), download=download)
+    found = home.row(int(row))
+    return original_response(home.file(found), found.image.hash, download=download)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from insclr.data.decode import BadImage
+from insclr.data.decode_limits import MAX_PIXELS
 from insclr.web.limits import Busy, ClientGone
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ class DecodePool:
         header, content = self._run(source, job, gone)
         image = Image.frombytes("RGB", tuple(header["size"]), content)
         return DecodedImage(image, tuple(header["whole"]), header["factor"])
+
+    def size(self, content: bytes, gone: threading.Event | None = None) -> tuple[int, int]:
+        """Width and height of an image by its header; raises BadImage, Busy or ClientGone."""
+        width, height = self._run(content, {"header": True, "max_pixels": MAX_PIXELS}, gone)[0]["size"]
+        return width, height
 
     def jpeg(
         self, source: Path, side: int, quality: int, max_pixels: int, gone: threading.Event | None = None

@@ -56,6 +56,8 @@ def _answer(job: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]
             content = read_image_bytes(Path(job["path"]))
         header = read_header(content)
         require_few_pixels(header.width, header.height, job["max_pixels"])
+        if job.get("header"):
+            return {"size": (header.width, header.height)}, b""
         if job["jpeg"]:
             return {}, _jpeg(content, job["longest"], job["jpeg"])
         return _pixels(content, job, max(header.width, header.height))

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from fastapi import File, Form, Request, UploadFile
 from PIL import Image
 
-from insclr.data.decode import BadImage, Box, read_header
+from insclr.data.decode import BadImage, Box
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.files import content_hash
 from insclr.retrieval.query import Query
@@ -41,24 +41,28 @@ class QueryForm:
         """The queries, uploads first; Refused where a row is not there or an upload is too large."""
         decoder = QueryDecoder(served.decoders, self.fractions, served.settings.max_pixels, gone)
         rows = [row_query(decoder, *find_row(served, ref), box) for ref, box in self.rows]
-        self._require_few_pixels(served.settings.max_pixels, served.settings.max_request_pixels)
+        self._require_few_pixels(served, gone)
         uploads = [
             Query(partial(decoder.decode, content, "", box), "" if box else content_hash(content))
             for content, box in self.uploads
         ]
         return [*uploads, *rows]
 
-    def _require_few_pixels(self, each: int, together: int) -> None:
-        """Refuse uploads that are too large by their headers, before any of them is decoded."""
+    def _require_few_pixels(self, served: Served, gone: threading.Event | None) -> None:
+        """Refuse uploads that are too large by their headers, before any of them is decoded.
+
+        A decoder reads the headers: this process parses nothing of an upload.
+        """
+        each, together = served.settings.max_pixels, served.settings.max_request_pixels
         total = 0
         for content, _ in self.uploads:
             with _refuse_bad_image(415, _UPLOAD):
-                header = read_header(content)
-            total += header.width * header.height
-            if header.width * header.height > each:
+                width, height = served.decoders.size(content, gone)
+            total += width * height
+            if width * height > each:
                 raise Refused(
                     413,
-                    f"the picture has {header.width} x {header.height} pixels, more than the "
+                    f"the picture has {width} x {height} pixels, more than the "
                     f"{each / 1e6:g} megapixels that are accepted: make it smaller",
                 )
         if total > together:

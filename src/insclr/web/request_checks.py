@@ -1,7 +1,10 @@
 """Checks of every connection and request (host, origin, token, size of the body), and headers of every answer."""
 
 import asyncio
+import collections
+import resource
 import secrets
+import socket
 import time
 from typing import Any
 
@@ -16,22 +19,54 @@ from insclr.web.limits import RETRY, Busy, Limit
 from insclr.web.server_metrics import ServerMetrics
 from insclr.web.settings import ServeOptions
 
+_FILES_OF_SERVER = 100  # that stores, models and decoders may open beside the connections
 
-def make_protocol(seconds: float, connections: int) -> type[asyncio.Protocol]:
-    """A protocol that closes a connection without a complete request head after `seconds`.
 
-    Connections above the limit are closed at once.
+def allowed_connections(asked: int) -> int:
+    """As many as asked for, if this process may open as many files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return asked if files == resource.RLIM_INFINITY else max(8, min(asked, files - _FILES_OF_SERVER))
+
+
+def make_protocol(
+    header_seconds: float, write_seconds: float, connections: int, per_address: int
+) -> type[asyncio.Protocol]:
+    """A protocol that closes connections of slow clients, and those above the limits at once.
+
+    A client may take `header_seconds` for the head of a request, and may leave an answer unread for
+    `write_seconds`. One address may hold `per_address` of all `connections`.
     """
+    open_by_address = collections.Counter[str]()
 
     class Guarded(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+        _writing: asyncio.TimerHandle | None = None
+        _address = ""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > connections:
+            self._address = str((transport.get_extra_info("peername") or [""])[0])
+            open_by_address[self._address] += 1
+            if len(self.connections) > connections or open_by_address[self._address] > per_address:
                 transport.abort()
                 return
+            # Else a short answer on a kept connection waits 40 ms for the client's acknowledgement. asyncio sets
+            # this only for sockets that were made with the protocol's number.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._start()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._writing = self.loop.call_later(write_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._cancel_writing()
+
+        def _cancel_writing(self) -> None:
+            if self._writing is not None:
+                self._writing.cancel()
+                self._writing = None
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -42,13 +77,17 @@ def make_protocol(seconds: float, connections: int) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel()
+            self._cancel_writing()
+            open_by_address[self._address] -= 1
+            if not open_by_address[self._address]:
+                del open_by_address[self._address]
             super().connection_lost(exc)
 
         def _has_request(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _start(self) -> None:
-            self._timer = self.loop.call_later(seconds, self._expire)
+            self._timer = self.loop.call_later(header_seconds, self._expire)
 
         def _cancel(self) -> None:
             if self._timer is not None:
@@ -67,6 +106,7 @@ _COOKIE = "insclr_token"
 HEALTH = "/healthz"
 _PAGES = ("/", "/things", "/teach")  # hold nothing of the collection: other sites may link to them
 _LARGE = 200_000  # bytes
+_SMALL = 64_000  # bytes of a request without photos, such as a search by rows: not counted among the uploads
 _METHODS = ("GET", "HEAD", "POST", "OPTIONS")  # that metrics name
 # Nothing from other hosts, no inline code; images also from the page's own memory (drop, paste).
 _POLICY = (
@@ -119,7 +159,7 @@ class RequestChecks:
             request = Request(scope)
             try:
                 answer = self._check(request)
-                announced = body.reserve(request.headers.get("content-length", "0"))
+                announced = body.check_length(request.headers.get("content-length", "0"))
                 if announced > _LARGE and self.uploads.used >= self.uploads.size:
                     # Parsing the form would cost other requests more than reading and dropping it.
                     await body.discard()
@@ -187,10 +227,10 @@ class _Body:
         self._complete = False
         self._end = time.monotonic() + settings.body_seconds
 
-    def reserve(self, length: str) -> int:
-        """Reserve the bytes that the request announces; HTTPException where that exceeds a limit."""
+    def check_length(self, length: str) -> int:
+        """The bytes that the request announces; HTTPException where they are too many. Only received bytes count."""
         announced = int(length) if length.isdecimal() and length.isascii() else 0
-        self._require(announced)
+        self._require_size(announced)
         return announced
 
     async def receive(self) -> Message:
@@ -220,15 +260,18 @@ class _Body:
         self._reserved = 0
 
     def _require(self, size: int) -> None:
-        """Reserve so many bytes in all; HTTPException where that exceeds a limit."""
-        if size > self._settings.max_bytes:
-            raise HTTPException(413, f"the upload is larger than {self._settings.max_bytes / 1e6:g} MB")
-        more = max(0, size - self._reserved)
+        """Reserve so many bytes in all, unless they are few; HTTPException where that exceeds a limit."""
+        self._require_size(size)
+        more = max(0, size - self._reserved) if size > _SMALL else 0
         try:
             self._limit.take(more)
         except Busy:
             raise _too_busy() from None
         self._reserved += more
+
+    def _require_size(self, size: int) -> None:
+        if size > self._settings.max_bytes:
+            raise HTTPException(413, f"the upload is larger than {self._settings.max_bytes / 1e6:g} MB")
 
 
 def _too_busy() -> HTTPException:

@@ -1,5 +1,6 @@
 """The search page's server: `create_app` for tests and other servers, `serve` for the command."""
 
+import json
 import logging
 import os
 import socket
@@ -147,6 +148,7 @@ def _report_state(app: "FastAPI", served: "Served") -> None:
 def _explain_errors(app: "FastAPI") -> None:
     """Answer every error with JSON and the right status."""
     from fastapi import Request
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
 
     from insclr.store import StoreUnavailable
@@ -156,6 +158,12 @@ def _explain_errors(app: "FastAPI") -> None:
     @app.exception_handler(Refused)
     def refuse(_: Request, error: Refused) -> JSONResponse:
         return JSONResponse({"detail": error.detail}, status_code=error.status, headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Without what was sent: JSON can express neither NaN nor half of a surrogate pair.
+        detail = [{"loc": list(one["loc"]), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+        return JSONResponse({"detail": json.loads(json.dumps(detail))}, status_code=422)
 
     @app.exception_handler(ClientGone)
     def nobody_there(_: Request, __: ClientGone) -> JSONResponse:
@@ -201,8 +209,11 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
     app = create_app(stores, settings)
     import uvicorn
 
-    from insclr.web.request_checks import make_protocol
+    from insclr.web.request_checks import allowed_connections, make_protocol
 
+    connections = allowed_connections(settings.max_connections)
+    # A proxy brings the connections of all clients from one address.
+    per_address = connections if settings.proxy else max(4, connections // 2)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -214,11 +225,11 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
             ) from error
         config = uvicorn.Config(
             app,
-            http=make_protocol(settings.header_seconds, settings.max_connections),
+            http=make_protocol(settings.header_seconds, settings.write_seconds, connections, per_address),
             ws="none",
             log_level="warning",
             server_header=False,
-            timeout_keep_alive=30,
+            timeout_keep_alive=5,
             timeout_graceful_shutdown=_GRACE,
             proxy_headers=bool(settings.proxy),
             forwarded_allow_ips=settings.proxy or None,

@@ -40,7 +40,8 @@ class ServeOptions(StoreModelOptions):
     decode_seconds: float = 10.0  # for one picture
     body_seconds: float = 60.0  # for the body of a request to arrive
     header_seconds: float = 10.0  # for the head of a request to arrive
-    max_connections: int = 500
+    write_seconds: float = 30.0  # that a client may leave an answer unread
+    max_connections: int = 500  # of one address half as many
 
     def __post_init__(self) -> None:
         """Find the token; UserError for a value that makes no sense."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from insclr.feedback.entries import (
     MAX_NAME,
@@ -30,7 +30,15 @@ _COVERS = 4
 _MOST_SHOWN = 1000  # photos of a thing's page
 
 Ref = Annotated[str, Field(max_length=24)]
-Name = Annotated[str, Field(max_length=4 * MAX_NAME)]
+
+
+def _require_text(name: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError("the name is not text")
+    return name
+
+
+Name = Annotated[str, Field(max_length=4 * MAX_NAME), AfterValidator(_require_text)]
 
 
 class ChosenPhotos(Shown):
