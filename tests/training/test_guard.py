@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from insclr.methods.method import Prepared
-from insclr.mining.candidates import Consistency
+from insclr.mining.candidates import Consistency, PairTrust
 from insclr.tracking import read_metrics
 from insclr.training.guard import Health, measure_health, why_unsafe, why_worse
 from insclr.training.run import train
@@ -44,12 +44,15 @@ def test_a_collapse_is_noticed_and_progress_is_not() -> None:
 
 def test_nothing_is_learned_from_few_pairs_or_from_pairs_that_contradict_each_other() -> None:
     many, few = torch.ones(10, 4, dtype=torch.bool), torch.zeros(10, 4, dtype=torch.bool)
-    assert why_unsafe(Prepared({}, positive=many)) == ""
-    assert why_unsafe(Prepared({})) == ""  # a method that mines in every step
-    assert "only 0.00 safe pairs" in why_unsafe(Prepared({}, positive=few))
-    assert why_unsafe(Prepared({}, positive=many, consistency=Consistency(0.6, 0.8, 1000))) == ""
+    assert why_unsafe(Prepared({}, positive=many), PairTrust.UNTESTED) == ""
+    assert why_unsafe(Prepared({}), PairTrust.UNTESTED) == ""  # a method that mines in every step
+    assert "only 0.00 safe pairs" in why_unsafe(Prepared({}, positive=few), PairTrust.UNTESTED)
+    assert (
+        why_unsafe(Prepared({}, positive=many, consistency=Consistency(0.6, 0.8, 1000)), PairTrust.UNTESTED)
+        == ""
+    )
     assert "same pose or place" in why_unsafe(
-        Prepared({}, positive=many, consistency=Consistency(0.1, 0.4, 1000))
+        Prepared({}, positive=many, consistency=Consistency(0.1, 0.4, 1000)), PairTrust.UNTESTED
     )
 
 
@@ -65,6 +68,22 @@ def test_a_random_last_layer_has_nothing_to_be_compared_with(small_collection: P
 def test_pairs_of_few_images_are_unsafe() -> None:
     positive = torch.zeros(10, 5, dtype=torch.bool)
     positive[:3] = True  # 1.5 positives an image, all of them of three images
-    assert "30% of the images" in why_unsafe(Prepared({}, positive=positive))
+    assert "30% of the images" in why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
     positive[3] = True
-    assert not why_unsafe(Prepared({}, positive=positive))
+    assert not why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
+
+
+def test_few_pairs_are_learned_from_where_they_are_very_consistent() -> None:
+    positive = torch.zeros(10, 5, dtype=torch.bool)
+    positive[:3] = True
+
+    def unsafe(value: float, images: int, trust: PairTrust = PairTrust.UNTESTED) -> str:
+        return why_unsafe(Prepared({}, positive=positive, consistency=Consistency(value, 1.0, images)), trust)
+
+    assert not unsafe(0.6, 500)
+    assert unsafe(0.5, 500)
+    assert unsafe(0.6, 100)  # so small a collection agrees by chance
+    assert unsafe(0.5, 10_000)
+    assert not why_unsafe(
+        Prepared({}, positive=positive), PairTrust.TRUSTED
+    )  # a kept round learned from such pairs

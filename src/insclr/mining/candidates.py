@@ -132,10 +132,14 @@ class Consistency:
         return self.agreement * self.transitivity
 
     @property
+    def chance(self) -> float:
+        """How easily pairs agree by chance, against a collection of 500 images."""
+        return float((_IMAGES / self.images) ** _FALL)
+
+    @property
     def is_enough(self) -> bool:
         """Whether the pairs are consistent enough to be learned from."""
-        least: float = LEAST_CONSISTENCY * min(1.0, _IMAGES / self.images) ** _FALL
-        return self.value >= least
+        return self.value >= LEAST_CONSISTENCY * min(1.0, self.chance)
 
     def __str__(self) -> str:
         return f"agreement {self.agreement:.0%}, transitivity {self.transitivity:.0%}"

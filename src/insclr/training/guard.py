@@ -10,13 +10,16 @@ from dataclasses import dataclass
 import torch
 
 from insclr.methods.method import Prepared, RoundStart
+from insclr.mining.candidates import Consistency, PairTrust
 from insclr.mining.own_views import random_pairs
 
-MIN_POSITIVES = 1.0  # mined positives an image, below which a collection is not trained on
-# Share of images that must have a mined positive. Chosen on two collections of mostly single images (0.29 and 0.30),
-# where two rounds lowered mAP by 0.4 to 0.9; no third collection below it has been measured. A share above it proves
-# nothing: two of the others (0.72 and 0.91) still lost mAP in a round.
+MIN_POSITIVES = 1.0  # mined positives an image: fewer are learned from only where they are very consistent
+# Share of images that must have a mined positive, with the same exception. Chosen on two collections of mostly single
+# images (0.29 and 0.30), where two rounds lowered mAP by 0.4 to 0.9.
 MIN_SHARE_WITH_POSITIVES = 0.4
+# Consistency of few pairs that are learned from. It was 0.33 to 0.47 where rounds lowered mAP (Oxford, drawn things
+# of which 90 % are single), and 0.56 to 0.72 in six sets of covers, landmarks and products that gained up to 4.
+CONSISTENCY_OF_FEW = 0.55
 _SAMPLE = 1000
 # Share of images whose own view no longer finds them first. Some loss is progress: another image of the same
 # instance may come first. This much is not.
@@ -39,8 +42,26 @@ def has_inconsistent_pairs(prepared: Prepared) -> bool:
     return prepared.consistency is not None and not prepared.consistency.is_enough
 
 
-def why_unsafe(prepared: Prepared) -> str:
+def why_unsafe(prepared: Prepared, trust: PairTrust) -> str:
     """Why nothing may be learned from the mined pairs; empty where there is no reason."""
+    few = _why_few(prepared)
+    if few and trust is not PairTrust.TRUSTED and not _is_very_consistent(prepared.consistency):
+        return few
+    if has_inconsistent_pairs(prepared):
+        return (
+            f"the pairs that were found are inconsistent ({prepared.consistency}). The nearest photos seem to show "
+            "other things in the same pose or place, and training on them would do harm"
+        )
+    return ""
+
+
+def _is_very_consistent(consistency: Consistency | None) -> bool:
+    """Whether few pairs may be learned from; in a small collection pairs agree by chance, and more is demanded."""
+    return consistency is not None and consistency.value >= CONSISTENCY_OF_FEW * max(1.0, consistency.chance)
+
+
+def _why_few(prepared: Prepared) -> str:
+    """Why the pairs are few; empty where they are not."""
     found = prepared.positives_per_image
     if found is not None and found < MIN_POSITIVES:
         return (
@@ -54,11 +75,6 @@ def why_unsafe(prepared: Prepared) -> str:
                 f"only {share:.0%} of the images have a safe pair, and training on fewer than "
                 f"{MIN_SHARE_WITH_POSITIVES:.0%} does more harm than good"
             )
-    if has_inconsistent_pairs(prepared):
-        return (
-            f"the pairs that were found are inconsistent ({prepared.consistency}). The nearest photos seem to show "
-            "other things in the same pose or place, and training on them would do harm"
-        )
     return ""
 
 

@@ -46,7 +46,7 @@ def run_round(run: Run, index: int) -> None:
             distrust_pairs(run, start)
             start, prepared = prepare_method(run, number, recipe, method)
         log_round_start(run, number, start, prepared, new_fc=new_fc)
-    if reason := why_unsafe(prepared) if run.recipe.guard else "":
+    if reason := why_unsafe(prepared, start.trust) if run.recipe.guard else "":
         log_skipped(run, number, reason, prepared.positives_per_image)
         if has_inconsistent_pairs(prepared):
             distrust_pairs(run, start)
