@@ -85,12 +85,20 @@ class WeightsOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions(WeightsOptions, ComputeOptions):
-    """How a model is loaded and describes images."""
+class SizeOptions(Options):
+    """The images that a network sees: what is not given is the protocol's, without one the model's own."""
 
-    size: int = option(0, "Side of the image in pixels; 0 = the model's own.")
-    fit: str = option("", "longest or square; empty = the model's own.")
-    scales: str = option("", "Multiples of the size, e.g. 1.414,1,0.707; empty = the model's own.")
+    protocol: str = ""
+    size: int = option(0, "Side of the image in pixels; 0 = the protocol's or the model's own.")
+    fit: str = option("", "longest, square or thumbnail; empty = the protocol's or the model's own.")
+    scales: str = option(
+        "", "Multiples of the size, e.g. 1.414,1,0.707; empty = the protocol's or the model's own."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(SizeOptions, WeightsOptions, ComputeOptions):
+    """How a model is loaded and describes images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +169,10 @@ class TrainOptions(ComputeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhitenOptions(WeightsOptions, DeviceOptions):
-    """How a whitening is learned."""
+class WhitenOptions(SizeOptions, WeightsOptions, DeviceOptions):
+    """How a whitening is learned; the new model describes images in the same way."""
+
+    protocol: str = option("", "Describe images as this public protocol does, e.g. roxford5k.")
 
     dim: int = option(0, "Length of the new descriptor; 0 = as long as it can be.")
     power: float = option(0.5, "0 = centred rotation, 0.5 = full whitening.")

@@ -97,3 +97,17 @@ def test_other_scales_are_those_of_torch(scale: float) -> None:
     )
     np.testing.assert_allclose(at_scale(images, scale), by_torch.numpy(), rtol=0, atol=2e-3)
     np.testing.assert_allclose(at_scale(images.astype(np.uint8), scale), by_torch.numpy(), rtol=0, atol=2e-3)
+
+
+def test_a_thumbnail_is_reduced_by_lanczos_and_never_enlarged() -> None:
+    image = _noise(90, 60)
+    (view,) = descriptor_views(image, 30, "thumbnail")
+    expected = np.asarray(image.resize((30, 20), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    assert np.array_equal(view, expected)
+    (same,) = descriptor_views(image, 1024, "thumbnail")
+    assert np.array_equal(same, np.asarray(image).transpose(2, 0, 1))
+    # A crop of a third of the width is scaled with its image: 30 / 90 of its 30 x 60 pixels.
+    (crop,) = descriptor_views(image, 30, "thumbnail", box=(0, 0, 30, 60))
+    assert crop.shape == (3, 20, 10)
+    (small,) = descriptor_views(image, 1024, "thumbnail", box=(0, 0, 30, 60))
+    assert small.shape == (3, 60, 30)

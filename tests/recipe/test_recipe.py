@@ -31,7 +31,7 @@ def test_the_papers_table_for_landmarks() -> None:
         False,
     )
     assert recipe.descriptor.scales == (2**0.5, 1.0, 2**-0.5)
-    assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "longest")
+    assert (recipe.descriptor.size, recipe.descriptor.fit) == (1024, "thumbnail")
     first, second = recipe.rounds
     batches = [each.tuples * (1 + each.method.neighbours) for each in recipe.rounds]  # type: ignore[attr-defined]
     assert batches == [200, 64]

@@ -1,7 +1,7 @@
 """Functions on models and images: load, check, embed, whiten, export."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +16,7 @@ from insclr.describe.pipeline import descriptor_settings
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
 from insclr.model.stored import find_model_file, with_weights
-from insclr.options import DeviceOptions, LoadOptions, WhitenOptions, show_options
+from insclr.options import DeviceOptions, LoadOptions, SizeOptions, WhitenOptions, show_options
 from insclr.recipe import DescriptorRecipe
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class Embedded:
 def load(model: AnyModel, options: LoadOptions = LoadOptions(), **changes: Any) -> OpenedModel:
     """The model of this name, ready to describe images: a run folder, a model file, or pretrained:NAME.
 
-    `weights` is a file for a pretrained network. `size`, `fit` ("longest" or "square") and `scales` change how it
-    describes images. `engine` runs the network: auto, torch, onnx or openvino; `.network` is torch's.
+    `weights` is a file for a pretrained network. `size`, `fit` ("longest", "square" or "thumbnail") and `scales`
+    change how it describes images; `protocol` names a public benchmark whose published ones are used. `engine` runs
+    the network: auto, torch, onnx or openvino; `.network` is torch's.
 
     >>> model = insclr.load("pretrained:efficientnet_lite0", size=160)
     >>> model.recipe.descriptor.size
@@ -57,19 +58,29 @@ def load(model: AnyModel, options: LoadOptions = LoadOptions(), **changes: Any) 
     """
     given = options.change(changes)
     require_model(model, given)
-    scales = given.scales if isinstance(given.scales, str) else ",".join(map(str, given.scales))
-    unchanged = not (given.size or given.fit or scales) and given.device == given.engine == "auto"
+    asked = given.protocol or given.size or given.fit or given.scales
+    unchanged = not asked and given.device == given.engine == "auto"
     if isinstance(model, OpenedModel) and unchanged:
         return model
 
     def settings(own: DescriptorRecipe) -> DescriptorRecipe:
-        return descriptor_settings(own, given.size, given.fit, scales)
+        return _describe_as(own, given)
 
     if isinstance(model, str | Path):
         name = with_weights(model, given.weights)
         return open_model(name, EngineOptions(given.engine, given.device), settings)
     torch_model = model.as_model() if isinstance(model, OpenedModel) else model
     return open_in_memory(torch_model, EngineOptions(given.engine, given.device), settings)
+
+
+def _describe_as(own: DescriptorRecipe, given: SizeOptions) -> DescriptorRecipe:
+    """How images are described: as given, else as the protocol has it published, else as the model remembers."""
+    if given.protocol:
+        from insclr.evaluation.protocols import published_descriptor
+
+        own = published_descriptor(given.protocol)
+    scales = given.scales if isinstance(given.scales, str) else ",".join(map(str, given.scales))
+    return descriptor_settings(own, given.size, given.fit, scales)
 
 
 def require_model(model: AnyModel, options: DeviceOptions) -> None:
@@ -131,7 +142,8 @@ def whiten(
 ) -> "Model":
     """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
 
-    PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can.
+    PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can. The new
+    model describes images as this one, or at the `size`, `fit` and `scales` given or of a `protocol`.
 
     >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
     16
@@ -145,6 +157,8 @@ def whiten(
     from insclr.model.model_file import load_model
 
     loaded = _in_torch(model, given.weights)
+    settings = _describe_as(loaded.recipe.descriptor, given)
+    loaded = replace(loaded, recipe=loaded.recipe.with_(descriptor=settings))
     place(loaded.network, given.device)
     whiten_model(loaded, listed, Path(out), dim=given.dim, power=given.power, labels=given.labels)
     return load_model(out)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from insclr.data.decode import Box, crop_box
 
-Fit = Literal["square", "longest"]
+Fit = Literal["square", "longest", "thumbnail"]
 Pixels = NDArray[np.uint8]  # (3, H, W) or (B, 3, H, W)
 Images = NDArray[np.uint8] | NDArray[np.float32]  # (B, 3, H, W), 0..255
 
@@ -21,15 +21,14 @@ def descriptor_views(
 ) -> list[Pixels]:
     """The views (3, H, W) at scale 1 whose descriptors are averaged: the whole image, or the part inside `box`.
 
-    With "longest" a crop is scaled together with its image: its longest side becomes size x max(crop) /
-    max(image), and it is never enlarged (the convention of cnnimageretrieval and of published numbers). With
-    "square" a crop is squashed to size x size like any other view, because a network trained on squares of one
-    size describes small ones badly; published numbers do not use squares. `zoom` adds a mirrored view of that
-    share of each side about the centre, made from the pixels of `image`.
+    A crop is scaled together with its image: its longest side becomes size x max(crop) / max(image), and it is never
+    enlarged (the convention of cnnimageretrieval and of published numbers). Only with "square" it is squashed to
+    size x size like any other view, because a network trained on squares of one size describes small ones badly.
+    `zoom` adds a mirrored view of that share of each side about the centre, made from the pixels of `image`.
     """
     if box is not None:
         crop = crop_box(image, box)
-        if fit == "longest":
+        if fit != "square":
             size = min(max(1, size * max(crop.size) // max(image.size)), max(crop.size))
         image = crop
     views = [fit_image(image, size, fit)]
@@ -42,7 +41,14 @@ def descriptor_views(
 
 
 def fit_image(image: Image.Image, size: int, fit: Fit) -> Pixels:
-    """An RGB image resized (bicubic, antialiased) to size x size, or so that its longest side is `size`."""
+    """An RGB image resized (bicubic, antialiased) to size x size, or so that its longest side is `size`.
+
+    "thumbnail" is Pillow's: Lanczos, and a small image is not enlarged, as in published numbers.
+    """
+    if fit == "thumbnail":
+        image = image.copy()
+        image.thumbnail((size, size), Image.Resampling.LANCZOS, reducing_gap=None)
+        return np.asarray(image).transpose(2, 0, 1)
     width, height = size, size
     if fit == "longest":
         scale = size / max(image.size)

@@ -39,14 +39,14 @@ class DescriptorParts:
         settings: DescriptorRecipe | None = None,
     ) -> None:
         self._model, self._folder, self._shard = model, folder, shard
-        self._settings = settings or model.descriptor
+        self.settings = settings or model.descriptor
         self.skipped = Skipped()
         self.described = 0  # readable images that were not in the folder
 
     def __call__(self, images: ImageList, boxes: Boxes) -> Descriptors:
         """All descriptors (images, dim) in one array; parts that are not there are made now."""
         if self._folder is None:
-            return describe_images(self._model, images, self._settings, boxes=boxes, skipped=self.skipped)
+            return describe_images(self._model, images, self.settings, boxes=boxes, skipped=self.skipped)
         return np.concatenate(
             [np.zeros((0, self._model.engine.dim), np.float32), *self.blocks(images, boxes)]
         )
@@ -97,7 +97,7 @@ class DescriptorParts:
                 return found
         own = None if boxes is None else [boxes[i] for i in part]
         skipped = Skipped()
-        found = describe_images(self._model, images.subset(part), self._settings, boxes=own, skipped=skipped)
+        found = describe_images(self._model, images.subset(part), self.settings, boxes=own, skipped=skipped)
         self.described += len(part) - len(skipped)
         for path, reason in skipped:
             self.skipped.add(path, reason)
@@ -108,7 +108,7 @@ class DescriptorParts:
 
     def _file(self, images: ImageList, boxes: Boxes, part: range) -> Path:
         assert self._folder is not None
-        digest = hashlib.sha256(f"{self._model.fingerprint} {self._settings.model_dump()}".encode())
+        digest = hashlib.sha256(f"{self._model.fingerprint} {self.settings.model_dump()}".encode())
         for i in part:
             box = boxes[i] if boxes is not None else None
             digest.update(repr((images.paths[i], file_stamp(images.file(i)), box)).encode())

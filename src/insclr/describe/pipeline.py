@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,7 @@ from PIL import Image
 from insclr.arrays import Descriptors, Regions, no_regions
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, Skipped, list_images
-from insclr.data.views import Pixels, descriptor_views
+from insclr.data.views import Fit, Pixels, descriptor_views
 from insclr.data.workers import default_workers, in_threads
 from insclr.describe.map_features import MapPooling, map_regions
 from insclr.engine.engine import Engine, Features, Output, unit_rows
@@ -84,6 +84,7 @@ def only_last_layer(recipe: Recipe) -> bool:
     return all(each.train == "fc" for each in recipe.rounds)
 
 
+_ALL_PIXELS = 2**31 - 1  # longer than any image
 # An engine sees at most so many pixels at once, at the largest scale: what it holds meanwhile is many times that.
 _RUN_PIXELS = 4_000_000
 
@@ -198,7 +199,12 @@ def images_at_once(sides: Sequence[int], scales: Sequence[float] = (1.0,)) -> in
 
 
 def decoded_longest(settings: DescriptorRecipe) -> int:
-    """The longest side that a whole image needs for its views, so that more need not be decoded."""
+    """The longest side that a whole image needs for its views, so that more need not be decoded.
+
+    A thumbnail is made from all pixels of the file.
+    """
+    if settings.fit == "thumbnail":
+        return _ALL_PIXELS
     return round(settings.size / (settings.zoom or 1))
 
 
@@ -208,8 +214,8 @@ def descriptor_settings(remembered: DescriptorRecipe, size: int, fit: str, scale
     if size:
         changes["size"] = size
     if fit:
-        if fit not in ("longest", "square"):
-            raise UserError(f"--fit {fit} is not possible: choose longest or square.")
+        if fit not in get_args(Fit):
+            raise UserError(f"--fit {fit} is not possible: choose longest, square or thumbnail.")
         changes["fit"] = fit
     if scales:
         try:

@@ -96,13 +96,14 @@ def measure_protocol(
         lists.append((distractors.images, None))
     describe.share(lists)
     with working("measuring"):
-        return evaluate_protocol(
+        result = evaluate_protocol(
             protocol,
             describe,
             RERANKERS.get(options.reranker),
             distractors=distractors,
             allow_missing=options.allow_missing,
         )
+    return replace(result, described=describe.settings)
 
 
 @dataclass(frozen=True)

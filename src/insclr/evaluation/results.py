@@ -12,6 +12,7 @@ from insclr.data.labels import Labels
 from insclr.data.table import one_line
 from insclr.evaluation.calibration import ANSWERS, Calibration
 from insclr.evaluation.protocol import Ranks, Score
+from insclr.recipe import DescriptorRecipe
 
 RECALL_AT = (1, 5, 10)
 SHOWN = 10  # results kept for each query, and worst queries reported
@@ -109,11 +110,14 @@ class ProtocolResult:
     queries: int
     images: int  # size of the database, distractors included
     missing: tuple[str, ...] = ()  # images left out because they were not there or not readable
+    described: DescriptorRecipe | None = None  # how images were described, where that is known
 
     def to_json(self) -> dict[str, object]:
         """Everything a program wants, ready for json.dumps; a benchmark without settings has no sub-tables."""
+        how = self.described
         told: dict[str, object] = {
             "protocol": self.name,
+            **({} if how is None else {"size": how.size, "fit": how.fit, "scales": list(how.scales)}),
             "queries": self.queries,
             "images": self.images,
             "missing": list(self.missing),
@@ -132,6 +136,9 @@ class ProtocolResult:
         columns = list(next(iter(self.scores.values())).means)
         width = max(10, *(len(setting) + 2 for setting in self.scores))
         lines = [f"{self.name}: {self.queries} queries, {self.images} images"]
+        if (how := self.described) is not None:
+            scales = ", ".join(f"{scale:.3g}" for scale in how.scales)
+            lines[0] += f"; described at {how.size} px, {how.fit}, scales {scales}"
         lines.append(
             " " * width
             + "".join(f"{column.replace('map', 'mAP').replace('mp', 'mP'):>9}" for column in columns)

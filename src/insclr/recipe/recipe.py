@@ -105,7 +105,10 @@ class DescriptorRecipe(Table):
     """How descriptors are extracted; a trained model remembers it."""
 
     size: int = setting(1024, "side of the image fed to the network, in pixels", ge=16)
-    fit: Literal["longest", "square"] = setting("longest", "scale the longest side, or squash to a square")
+    fit: Literal["longest", "square", "thumbnail"] = setting(
+        "longest",
+        "scale the longest side; squash to a square; thumbnail = longest by Lanczos, never enlarged",
+    )
     scales: tuple[Annotated[float, Field(gt=0)], ...] = setting(
         (2**0.5, 1.0, 2**-0.5), "multiples of size; unit descriptors are averaged", min_length=1
     )
