@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from insclr.data.images import list_images as list_images
     from insclr.errors import UserError as UserError
     from insclr.jobs.learn import learn as learn
+    from insclr.jobs.learn import models as models
     from insclr.jobs.train import train as train
     from insclr.model.model_file import Model as Model
     from insclr.recipe import Recipe as Recipe
@@ -34,7 +35,7 @@ _PUBLIC = {
     "names search whiten",
     "insclr.data.images": "ImageList list_images",
     "insclr.errors": "UserError",
-    "insclr.jobs.learn": "learn",
+    "insclr.jobs.learn": "learn models",
     "insclr.jobs.train": "train",
     "insclr.model.model_file": "Model",
     "insclr.recipe": "Recipe load_recipe",

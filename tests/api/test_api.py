@@ -15,7 +15,19 @@ from insclr.errors import UserError
 
 _FUNCTIONS = (
     *("check", "train", "load", "embed", "index", "search", "duplicates", "cluster"),
-    *("evaluate", "compare", "whiten", "names", "answers", "learn", "calibrate", "export", "push", "pull"),
+    *(
+        "evaluate",
+        "compare",
+        "whiten",
+        "names",
+        "answers",
+        "learn",
+        "models",
+        "calibrate",
+        "export",
+        "push",
+        "pull",
+    ),
 )
 _DOCS = Path(__file__).parents[2] / "docs" / "python.md"
 

@@ -108,7 +108,9 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     images = list_images(small_collection).subset(range(6))
     describer = ModelDescriber(model.source, model, 0, size=96)
     index_images(describer, images, tmp_path / "store", regions=True, local=True)
-    index_learned(str(tmp_path / "store"), open_in_memory(model), tmp_path / "out")
+    index_learned(
+        str(tmp_path / "store"), open_in_memory(model), tmp_path / "out", tmp_path / "out" / "store"
+    )
     old, new = open_store(tmp_path / "store"), open_store(tmp_path / "out" / "store")
     assert (new.info.size, len(new.region_ids())) == (96, 6)
     before, after = LocalFeatureDatabase(old.parts), LocalFeatureDatabase(new.parts)

@@ -112,7 +112,7 @@ def _judge(page: Page) -> list[str]:
 
 @pytest.mark.slow
 def test_names_and_answers_make_search_better_and_the_report_proves_it(
-    browser: object, collection: ServedStore, tmp_path: Path
+    browser: object, collection: ServedStore
 ) -> None:
     with served_page(collection) as address:
         page = Page(browser, address)  # type: ignore[arg-type]
@@ -126,8 +126,7 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
         page.open("")
         page.until(lambda: len(page.all("#compare button")) == 2)
         assert {one.text for one in page.all("#compare button")} == {"After", "Before"}
-        learned_folder = next(tmp_path.glob("store-learned-*"))
-        learned = open_store(learned_folder / "store")
+        learned = open_store(collection.store.uri)
         after = _first_row_precision(page, ServedStore("After", learned, _of(learned)))
         assert after > before + 0.02, f"the first row was right {before:.1%} of the time, now {after:.1%}"
 
@@ -138,7 +137,7 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
         assert [one.split(":")[0] for one in sentences] == ["After", "Before"]
         for one in sentences:
             assert "of the first 5 results show the same thing (between " in one
-        report = learned_folder / "run" / "report.html"
+        report = Path(learned.info.model) / "report.html"
         until = time.monotonic() + 60
         while "drawn by chance, with" not in (told := report.read_text()) and time.monotonic() < until:
             time.sleep(0.5)

@@ -104,14 +104,18 @@ def undo_answer(
 @answers_app.command("proof")
 def proof(
     store: StoreName,
-    before: Annotated[str, typer.Option(help="The store of the model before.")] = "",
+    before: Annotated[
+        str, typer.Option(help="The store of the model before, where it is not in STORE itself.")
+    ] = "",
 ) -> None:
     """How precise search is, by the judged results of the fair sample; the run's report then shows it too."""
     from insclr.report.run_report import report_proof
     from insclr.store import open_store
+    from insclr.store.store_models import model_before
 
+    earlier = before or model_before(store)
     with ExitStack() as opened:
-        stores = [opened.enter_context(closing(open_store(one))) for one in (store, before) if one]
+        stores = [opened.enter_context(closing(open_store(one))) for one in (store, earlier) if one]
         titles = ("Now", "Before")[: len(stores)]
         for title, sentence in zip(titles, report_proof(stores, titles), strict=True):
             typer.echo(f"{title:<7} {sentence}")
@@ -120,14 +124,33 @@ def proof(
 @command
 def learn(
     store: StoreName,
-    out: Annotated[Path, typer.Option(help="A new folder for the run and the new store.")],
     options: ComputeOptions,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the run and a new store; else STORE gets the model.")
+    ] = None,
     recipe: Annotated[str, typer.Option(help="A recipe's name or a TOML file.")] = "fast",
     change: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe.")] = None,
 ) -> None:
-    """Learn from the names and answers of a store: a new model and a new store of its images."""
-    tell_when_stopped(lambda: f"Files in {out} are intact. Run the same command to continue.")
+    """Learn from the names and answers of a store; it is then searched with the new model, and keeps the old one."""
+    tell_when_stopped(lambda: f"Files in {out or store} are intact. Run the same command to continue.")
     from insclr.jobs.learn import learn as learn_from
+    from insclr.jobs.learn import models as models_of
 
     done = learn_from(store, out, recipe, tuple(change or ()), options.device, options.engine)
-    typer.echo(f"{done.report.summary()}\n\nsearch  insclr serve {done.store} --before {store}")
+    search = f"search  insclr serve {done.store}" + (f" --before {store}" if out else "")
+    back = "" if out else f"\nback    insclr models {store} --use {models_of(store).before}"
+    typer.echo(f"{done.report.summary()}\n\n{search}{back}")
+
+
+@command
+def models(
+    store: StoreName,
+    use: Annotated[int, typer.Option(help="Search with this model from now on.", min=0)] = 0,
+) -> None:
+    """List the models of a store, or go back to one; names and answers stay."""
+    from insclr.jobs.learn import models as models_of
+
+    found = models_of(store, use)
+    for number in sorted({1, found.before, found.current} - {0}):
+        mark = "current" if number == found.current else "before" if number == found.before else "first"
+        typer.echo(f"{number:3}  {mark}")

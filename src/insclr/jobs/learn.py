@@ -1,6 +1,8 @@
-"""Learn from the feedback about a store's photos: a new model, and a new store of its descriptors."""
+"""Learn from the feedback about a store's photos: a new model beside the old one, or in a folder of its own."""
 
+import json
 import os
+import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +14,16 @@ from insclr.describe.pipeline import only_last_layer
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_model
 from insclr.errors import UserError
-from insclr.files import is_there
+from insclr.files import is_there, whole_file
 from insclr.jobs.train import train
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local_features import LocalFeatureDatabase
 from insclr.run_folder import kept_answers
 from insclr.store import Store, open_store
+from insclr.store.store_models import MODELS, StoreModels, model_folder, read_models, write_models
 
 _FEATURES = "features"  # a note of the store
+_LEARNING = "learning.json"  # beside the run of a model that is not finished: what it is made of
 
 
 @dataclass(frozen=True)
@@ -33,45 +37,95 @@ class Learned:
 
 def learn(
     store: str | Path,
-    out: str | Path,
+    out: str | Path | None = None,
     recipe: str = "fast",
     changes: tuple[str, ...] = (),
     device: str = "auto",
     engine: str = "auto",
 ) -> Learned:
-    """Train on the photos of a store with its answers, and index them with the new model below `out`.
+    """Train on the photos of a store with its answers, and search them with the new model from then on.
 
-    Names and answers are copied along. Features stay in the store's cache, so that the next time takes seconds.
-    `engine` describes the photos on a CPU; torch trains. A call that was killed continues when it is repeated, with
-    the answers that it began with.
+    The old model stays in the store: `insclr.models` goes back to it. With `out` the new model and a new store, with
+    a copy of all names and answers, are made there instead. Features stay in the store's cache, so that the next
+    time takes seconds. `engine` describes the photos on a CPU; torch trains. A call that was killed continues when
+    it is repeated, with the answers that it began with.
 
     >>> learned = insclr.learn("STORE", "LEARNED")
     >>> learned.store
     PosixPath('LEARNED/store')
     """
     require_engine(engine, device)  # before anything is made
-    uri, out = str(store), Path(out)
+    uri = str(store)
+    kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
     with closing(open_store(uri)) as opened:
         images, cache = _images(opened), _features(opened)
-    kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
-    _require_free(out, kept)
+        if out is None:
+            target = folder = _begin_model(opened, [recipe, *changes])
+        else:
+            folder = Path(out)
+            target = folder / "store"
+            _require_free(folder, kept)
     train(
         images,
-        out / "run",
+        folder / "run",
         recipe,
         changes=changes,
-        resume=kept_answers(out / "run") is not None,
+        resume=kept_answers(folder / "run") is not None,
         cache=cache,
         answers=kept,
         device=device,
         engine=engine,
     )
-    report = index_learned(uri, open_model(out / "run", EngineOptions(engine, device)), out)
-    return Learned(out / "run", out / "store", report)
+    model = open_model(folder / "run", EngineOptions(engine, device))
+    report = index_learned(uri, model, folder, target)
+    if out is not None:
+        return Learned(folder / "run", target, report)
+    models(uri, int(folder.name))
+    return Learned(folder / "run", Path(uri), report)
 
 
-def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
-    """Index the photos of a store with another model, and copy its feedback.
+def models(store: str | Path, use: int = 0) -> StoreModels:
+    """The models of a store: the numbers of the `current` one and of the one `before`; `use` makes one the current.
+
+    Names and answers stay as they are.
+
+    >>> insclr.models("STORE").current
+    1
+    """
+    with closing(open_store(store)) as opened:
+        home = opened.folder
+    if home is None:
+        raise UserError(f"{store} is on a server and has one model: give `insclr learn` a folder with --out.")
+    found = read_models(home)
+    if use in (0, found.current):
+        return found
+    if use != 1 and not _is_complete(model_folder(home, use)):
+        raise UserError(f"{store} has no model {use}: `insclr models {store}` lists them.")
+    found = found.use(use)
+    write_models(home, found)
+    for folder in (home / MODELS).iterdir():  # those that are neither in use nor gone back to
+        number = int(folder.name) if folder.name.isdecimal() else found.last + 1
+        if number <= found.last and number not in (found.current, found.before):
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _begin_model(store: Store, recipe: list[str]) -> Path:
+    """The folder for the next model; one that a killed call left is used again if it learned the same."""
+    number = models(store.uri).last + 1
+    folder = model_folder(store.folder or Path(), number)
+    journal = store.journal()
+    made_of = json.dumps([recipe, journal[-1].id if journal else "", len(journal)])
+    note = folder / _LEARNING
+    if not note.exists() or note.read_text(encoding="utf-8") != made_of:
+        shutil.rmtree(folder, ignore_errors=True)  # never in use: it has no number yet
+        with whole_file(note) as scratch:
+            scratch.write_text(made_of, encoding="utf-8")
+    return folder
+
+
+def index_learned(uri: str, model: OpenedModel, out: Path, target: Path) -> IndexReport:
+    """Index the photos of a store with another model into `target`, and copy its feedback.
 
     Size, regions and local features are as in the store.
     """
@@ -80,14 +134,18 @@ def index_learned(uri: str, model: OpenedModel, out: Path) -> IndexReport:
         # Where only the last layer learned, the next model will need no photo again.
         features = cache if only_last_layer(model.recipe) else None
         describer = ModelDescriber(str(out / "run"), model, size=old.info.size, features=features)
-        report = index_images(
-            describer,
-            _images(old),
-            out / "store",
-            regions=old.has_regions(),
-            local=_has_local_features(old),
-        )
-        with closing(open_store(out / "store")) as new:
+        while True:
+            version = old.version()
+            report = index_images(
+                describer,
+                _images(old),
+                target,
+                regions=old.has_regions(),
+                local=_has_local_features(old),
+            )
+            if old.version() == version:  # else photos came or went meanwhile
+                break
+        with closing(open_store(target)) as new:
             new.append(old.journal())
             new.set_note(_FEATURES, str(cache))  # last: with it the store is complete
     return report
@@ -117,7 +175,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _features(store: Store) -> Path:
     """Where the features of its photos are kept: a learned store shares those of the store it came from."""
-    return Path(store.note(_FEATURES) or os.path.abspath(store.cache / "features"))  # noqa: PTH100
+    kept = store.note(_FEATURES)
+    return Path(kept if kept and Path(kept).exists() else os.path.abspath(store.cache / "features"))  # noqa: PTH100
 
 
 def _has_local_features(store: Store) -> bool:

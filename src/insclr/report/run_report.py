@@ -126,5 +126,5 @@ def _what_next(run: RunRecord) -> str:
         return "Let it finish; if it was interrupted, give the same command with `--resume`."
     return (
         f"Search: `insclr index {run.name} PHOTOS --store STORE`, then `insclr serve STORE`. On the page, name the "
-        "things you know and answer a few screens: then `insclr learn STORE --out FOLDER` makes a better model."
+        "things you know and answer a few screens: then `insclr learn STORE` makes a better model."
     )

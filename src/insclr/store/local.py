@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from insclr.store.rows import (
 )
 from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
 from insclr.store.segments import Segments, select_by_id
+from insclr.store.store_models import rows_folder, split_model
 from insclr.store.where import Condition, numbers_of, to_sql
 
 _ROWS = "rows.sqlite"
@@ -60,6 +62,7 @@ ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mti
 """
 # Made when the first entry is written: stores of earlier versions have none.
 _JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
+_TABLE = "SELECT 1 FROM sqlite_master WHERE name = ?"
 _SELECT_ROW = "SELECT id, path, hash, size, mtime, columns FROM pictures"
 _KEPT_FILTERS = 32
 # A reader beside a busy writer spends at most about this share of its time on reloading the rows.
@@ -67,19 +70,23 @@ RELOAD_SHARE = 0.2
 
 
 class LocalStore:
-    """Rows in `folder/rows.sqlite` (write-ahead log: readers beside one writer), searched by `Segments`."""
+    """Rows in a `rows.sqlite` (write-ahead log: readers beside one writer), searched by `Segments`.
+
+    `folder` is that of the store, or `STORE/models/N` for one of its models that need not be the current one.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open an existing store; UserError when there is none."""
-        if not (folder / _ROWS).is_file():
+        self.folder, self.model_number = split_model(folder, _ROWS)
+        own = rows_folder(self.folder, self.model_number)
+        if not (own / _ROWS).is_file():
             raise UserError(
                 f"no store at {folder}: make one with `insclr index MODEL IMAGES --store {folder}`"
             )
         self.uri = str(folder)
-        self.folder = folder
-        self.cache = folder / "cache"
-        self.parts = folder / _PARTS
-        self._file = folder / _ROWS
+        self.cache = self.folder / "cache"
+        self.parts = self.folder / _PARTS
+        self._file, self._cache = own / _ROWS, own / "cache"
         self._lock = threading.RLock()
         self._nearest: NearestRows | None = None
         self._loaded_version = ""
@@ -87,31 +94,37 @@ class LocalStore:
         self._filters: dict[Condition, NDArray[np.bool_]] = {}
         self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
         self._rows = connect(self._file)
+        # The first model's database has the journal of all models.
+        self._journal = self._rows if self.model_number == 1 else connect(self.folder / _ROWS)
         try:
             with self._report_damage():
                 self.info = StoreInfo.from_json(self.note("info") or "")
         except BaseException:
-            self._rows.close()
+            self.close()
             raise
-        self._segments = Segments(self.cache / "segments", self.info.dim, self._select)
+        if (run := own / "run").is_dir() and self.model_number > 1:  # also where the store has moved
+            self.info = replace(self.info, model=str(run.absolute()))
+        self._segments = Segments(self._cache / "segments", self.info.dim, self._select)
 
     @classmethod
     def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
         """Open the store in `folder`, making it first where there is none."""
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file: a store is a folder")
-        if not (folder / _ROWS).exists() and folder.exists():
+        home, number = split_model(folder, _ROWS)
+        own = rows_folder(home, number)
+        if number == 1 and not (folder / _ROWS).exists() and folder.exists():
             foreign = [path.name for path in folder.iterdir() if path.name not in _OWN_FILES]
             if foreign:
                 raise UserError(
                     f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
                 )
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = connect(folder / _ROWS)
-        with explain_errors(folder / _ROWS), contextlib.closing(rows):
+        own.mkdir(parents=True, exist_ok=True)
+        rows = connect(own / _ROWS)
+        with explain_errors(own / _ROWS), contextlib.closing(rows):
             rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} COMMIT;")
             rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (info.to_json(),))
-        sync_folder(folder)
+        sync_folder(own)
         return cls(folder)
 
     @contextmanager
@@ -204,7 +217,7 @@ class LocalStore:
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
                 found = self._select("SELECT * FROM regions ORDER BY picture") if self.has_regions() else []
-                file = self.cache / f"regions-{version}.faiss"
+                file = self._cache / f"regions-{version}.faiss"
                 self._region_rows = version, RegionRows(found, self.info.dim, file)
             regions = self._region_rows[1]
         allowed = None if where is None else nearest.ids[self._filter(nearest, where)]
@@ -219,18 +232,20 @@ class LocalStore:
             self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
 
     def append(self, entries: Sequence[Entry]) -> None:
-        with self._lock, explain_errors(self._file), self._rows:
-            self._rows.execute("BEGIN IMMEDIATE")
-            self._rows.execute(_JOURNAL)
-            self._rows.executemany(
+        with self._lock, explain_errors(self._file), self._journal:
+            self._journal.execute("BEGIN IMMEDIATE")
+            self._journal.execute(_JOURNAL)
+            self._journal.executemany(
                 "INSERT OR IGNORE INTO journal VALUES (?, ?)", [(one.id, one.text()) for one in entries]
             )
 
     def journal(self) -> list[Entry]:
-        if not self._has_table("journal"):
-            return []
+        with self._lock, explain_errors(self._file):
+            if not self._journal.execute(_TABLE, ["journal"]).fetchall():
+                return []
+            found = self._journal.execute("SELECT id, entry FROM journal ORDER BY id").fetchall()
         with self._report_damage():
-            return [parse_entry(*row) for row in self._select("SELECT id, entry FROM journal ORDER BY id")]
+            return [parse_entry(*row) for row in found]
 
     def version(self) -> str:
         return self.note("version") or "0"
@@ -241,6 +256,7 @@ class LocalStore:
     def close(self) -> None:
         with self._lock:
             self._rows.close()
+            self._journal.close()
 
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, explain_errors(self._file):
@@ -248,7 +264,7 @@ class LocalStore:
 
     def _has_table(self, name: str) -> bool:
         """Whether there is a table, which a database of an older version may lack."""
-        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [name]))
+        return bool(self._select(_TABLE, [name]))
 
     def _read_rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         found = self._select(statement, values)

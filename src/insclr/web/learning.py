@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from insclr.errors import UserError
@@ -15,7 +14,6 @@ from insclr.feedback.feedback import ENOUGH
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)
-_LEARNED = "-learned-"
 _EVERY = 10  # further judged results until the report is written again
 
 
@@ -48,8 +46,7 @@ class Learning:
     def start(self, recipe: str = "fast") -> None:
         """Begin to learn from the feedback of the first store; Refused when that is not possible now."""
         home = self._served.stores[0]
-        folder = home.store.folder
-        if folder is None:
+        if home.store.folder is None:
             raise Refused(
                 409,
                 f"this store is elsewhere: run `insclr learn {home.store.uri} --out FOLDER` and serve its store",
@@ -62,12 +59,11 @@ class Learning:
         with self._lock:
             if self._state.state == "running":
                 raise Refused(409, "it is learning already")
-            out = _free_folder(folder)
             log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has ended)
-            self._process = _run("learn", home.store.uri, "--out", str(out), "--recipe", recipe, log=log)
+            self._process = _run("learn", home.store.uri, "--recipe", recipe, log=log)
             self._began = time.monotonic()
             self._state = LearningState("running")
-        threading.Thread(target=self._wait, args=(self._process, out, log), daemon=True).start()
+        threading.Thread(target=self._wait, args=(self._process, log), daemon=True).start()
 
     def stop(self) -> None:
         """End a process that is still learning."""
@@ -79,7 +75,7 @@ class Learning:
     def _seconds(self) -> float:
         return round(time.monotonic() - self._began, 1)
 
-    def _wait(self, process: "subprocess.Popen[bytes]", out: Path, log: IO[bytes]) -> None:
+    def _wait(self, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
         status = process.wait()
         took = self._seconds()
         state = LearningState("failed", took, "it ended unexpectedly: see the server's log")
@@ -88,7 +84,7 @@ class Learning:
                 log.seek(0)
                 lines = log.read().decode(errors="replace").strip().splitlines()
                 raise UserError(lines[-1] if lines else f"the process ended with status {status}")
-            self._serve(out)
+            self._serve()
             state = LearningState("done", took, f"learned in {took:.0f} s")
         except (UserError, OSError) as error:
             _log.warning("learning failed: %s", error)
@@ -98,15 +94,11 @@ class Learning:
             with self._lock:
                 self._state = state
 
-    def _serve(self, out: Path) -> None:
-        """Serve the new store, and the one it came from as "before"."""
+    def _serve(self) -> None:
+        """Serve the new model of the store, and the one it came from as "before"."""
         from insclr.web.server import open_served
 
-        old = self._served.stores[0]
-        new = open_served([out / "store"])[0]
-        new.store.append(old.store.journal())  # of the time while it was learning
-        new.title, old.title = "After", "Before"
-        self._served.stores = (new, old)
+        self._served.stores = tuple(open_served([self._served.stores[0].store.uri]))
 
 
 class ProofReport:
@@ -145,14 +137,3 @@ def _run(*arguments: str, log: IO[bytes] | None = None) -> "subprocess.Popen[byt
     # -P: modules never come from the folder that the server was started in.
     command = [sys.executable, "-P", "-m", "insclr", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-
-
-def _free_folder(store: Path) -> Path:
-    """A folder beside the store that does not exist yet; what a learned store learns is beside the first one."""
-    store = store.absolute()
-    if store.name == "store" and _LEARNED in store.parent.name:
-        store = store.parent.with_name(store.parent.name.rpartition(_LEARNED)[0])
-    number = 1
-    while (found := store.with_name(f"{store.name}{_LEARNED}{number}")).exists():
-        number += 1
-    return found

@@ -186,13 +186,22 @@ def _explain_errors(app: "FastAPI") -> None:
 def open_served(
     uris: Sequence[str | Path], models: Sequence[str] = (), device: str = "auto", engine: str = "auto"
 ) -> list["ServedStore"]:
-    """Open one store, or two: the first is shown as "after", the second as "before"."""
+    """Open one store, or two: the first is shown as "after", the second as "before".
+
+    A store with an earlier model is shown beside that one.
+    """
     from insclr.retrieval.query import describer_of
     from insclr.store import open_store
+    from insclr.store.store_models import model_before
     from insclr.web.served import ServedStore
 
     if not 1 <= len(uris) <= 2:
         raise UserError(f"one store or two can be served, not {len(uris)}")
+    if len(uris) == 1 and (earlier := model_before(uris[0])):
+        try:
+            return open_served([uris[0], earlier], models, device, engine)
+        except UserError as error:
+            _log.warning("the model before is not shown: %s", error)
     titles = ("Search",) if len(uris) == 1 else ("After", "Before")
     found = []
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
