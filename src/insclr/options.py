@@ -151,6 +151,7 @@ class TrainOptions(ComputeOptions):
     """What a run is given besides images and recipe."""
 
     minutes: float | None = option(None, "Time for the rounds that train more than the last layer.")
+    size: int = option(0, "Side of all views in pixels; 0 = chosen by the photos.")
     changes: tuple[str, ...] = option((), "key=value of the recipe, e.g. network.dim=256.", "--set")
     weights: str = option("", "File with the backbone's weights.")
     labels: Path | None = option(
@@ -165,7 +166,8 @@ class TrainOptions(ComputeOptions):
         """All changes of the recipe, those by options of their own among them."""
         minutes = () if self.minutes is None else (f"minutes={float(self.minutes)}",)
         weights = (f"network.weights={self.weights!r}",) if self.weights else ()
-        return (*self.changes, *weights, *minutes)
+        sides = ("descriptor.size", "rounds.plain_size", "rounds.augmented_size") if self.size else ()
+        return (*self.changes, *weights, *minutes, *(f"{side}={self.size}" for side in sides))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,8 +145,14 @@ def test_large_jpeg_is_decoded_no_larger_than_needed(longest: int | None, expect
 def test_draft_counts_the_longest_side_of_an_upright_picture_too() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    image = decode(io.BytesIO(jpeg_bytes(photo(1600, 400), exif=exif)), longest=800)
-    assert image.size == (200, 800)
+    image = decode(io.BytesIO(jpeg_bytes(photo(1600, 800), exif=exif)), longest=800)
+    assert image.size == (400, 800)
+
+
+def test_a_panorama_keeps_its_short_side() -> None:
+    """A square view of 10:1 would be enlarged from a few rows otherwise."""
+    assert min(decode(io.BytesIO(jpeg_bytes(photo(6000, 600))), longest=457).size) == 300
+    assert decode(io.BytesIO(jpeg_bytes(photo(200, 6000))), longest=457).size == (200, 6000)
 
 
 def test_phone_photo_with_a_second_picture_inside() -> None:

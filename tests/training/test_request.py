@@ -6,6 +6,8 @@ import pytest
 from PIL import Image
 
 from insclr.data.images import list_images
+from insclr.errors import UserError
+from insclr.options import TrainOptions
 from insclr.recipe import Recipe, load_recipe
 from insclr.training.plan import choose_recipe, fit_size
 
@@ -45,6 +47,17 @@ def test_a_size_set_by_hand_holds(change: str, photos: Path) -> None:
     recipe = load_recipe("fast", (change,))
     assert fit_size(recipe, list_images(photos)) == recipe
     assert 96 in sizes(recipe)
+
+
+def test_one_option_sets_the_size_of_every_view(photos: Path) -> None:
+    recipe = load_recipe("default", TrainOptions(size=256).recipe_changes)
+    assert sizes(fit_size(recipe, list_images(photos))) == {256, 0}
+
+
+@pytest.mark.parametrize("side", [-1, 15, 5000])
+def test_an_impossible_size_is_an_error_that_names_the_limit(side: int) -> None:
+    with pytest.raises(UserError, match=r"size.*(16|4096)"):
+        load_recipe("fast", TrainOptions(size=side).recipe_changes)
 
 
 def test_the_large_size_itself_can_be_set(photos: Path) -> None:

@@ -58,13 +58,13 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
 
     `longest` is the longest side that the caller needs. A JPEG is then decoded at 1/2, 1/4 or 1/8 where at least
     `longest` pixels remain, which saves most of the work on large photos. Any other image above LARGE_PIXELS is
-    reduced in the same way. The image is never enlarged. BadImage is the only error: the file holds no image, or one
+    reduced in the same way. Of a panorama at least half as many pixels remain on the shorter side, because views may
+    be squares. The image is never enlarged. BadImage is the only error: the file holds no image, or one
     that exceeds `decode_limits`.
     """
     with _open_image(file) as (image, content):
         stored = image.size
-        if longest is not None and max(stored) > longest:
-            scale = longest / max(stored)
+        if longest is not None and (scale := _least_scale(stored, longest)) < 1:
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
         with affordable(image, stored, content):
             image.load()
@@ -254,8 +254,14 @@ def _reduce(image: Image.Image, longest: int | None) -> Image.Image:
     """Reduce a very large image to 1/2, 1/4 or 1/8, as a JPEG is, where at least `longest` pixels remain."""
     if longest is None or image.width * image.height <= LARGE_PIXELS:
         return image
-    factor = max(f for f in (1, 2, 4, 8) if max(image.size) // f >= longest or f == 1)
+    scale = _least_scale(image.size, longest)
+    factor = max(f for f in (1, 2, 4, 8) if f * scale <= 1 or f == 1)
     return image.reduce(factor) if factor > 1 else image
+
+
+def _least_scale(size: tuple[int, int], longest: int) -> float:
+    """The least scale that leaves an image `longest` pixels on its longest side, and half as many on the other."""
+    return max(longest / max(size), longest / 2 / min(size))
 
 
 def _reason(error: Exception) -> str:

@@ -104,7 +104,7 @@ class NetworkRecipe(Table):
 class DescriptorRecipe(Table):
     """How descriptors are extracted; a trained model remembers it."""
 
-    size: int = setting(1024, "side of the image fed to the network, in pixels", ge=16)
+    size: int = setting(1024, "side of the image fed to the network, in pixels", ge=16, le=4096)
     fit: Literal["longest", "square", "thumbnail"] = setting(
         "longest",
         "scale the longest side; squash to a square; thumbnail = longest by Lanczos, never enlarged",
@@ -148,8 +148,8 @@ class RoundRecipe(Table):
     steps: int = setting(40_000, "iterations; with a time budget, at most so many", ge=1)
     epochs: float = setting(0.0, "at most so many times every image is an anchor; 0 = no limit", ge=0)
     tuples: int = setting(16, "training tuples in a batch: an anchor and the method's neighbours each", ge=1)
-    augmented_size: int = setting(224, "side of the augmented view, in pixels", ge=16)
-    plain_size: int = setting(512, "side of the plain view, in pixels", ge=16)
+    augmented_size: int = setting(224, "side of the augmented view, in pixels", ge=16, le=4096)
+    plain_size: int = setting(512, "side of the plain view, in pixels", ge=16, le=4096)
     crop: tuple[float, float] = setting(
         (0.4, 1.0), "augmented view: least and largest share of the image's area"
     )
