@@ -1,5 +1,6 @@
 """The filter language: what it reads, and what it says about what it cannot read."""
 
+import json
 import sqlite3
 
 import pytest
@@ -12,7 +13,9 @@ from insclr.store.where import (
     Contains,
     Joined,
     Not,
+    meets,
     number_of,
+    numbers_of,
     parse_where,
     to_milvus,
     to_sql,
@@ -84,6 +87,43 @@ def test_any_text_is_either_understood_or_a_user_error(text: str) -> None:
             rows.execute("CREATE TABLE pictures (path, columns, numbers)")
             rows.execute(f"SELECT * FROM pictures WHERE {statement}", values)
         to_milvus(condition)
+
+
+_TESTS = st.sampled_from(
+    [
+        "year >= 3",
+        "year = 3",
+        "year != '3'",
+        "brand < 'b'",
+        "brand contains b",
+        "path = 'a'",
+        "path > 1",
+        "year = ' 3'",
+        "brand = 3",
+        "not year < 2.5",
+        "year in (1, 3)",
+    ]
+)
+
+
+@given(
+    st.lists(_TESTS, min_size=1, max_size=3).map(" and ".join)
+    | st.lists(_TESTS, min_size=2).map(" or ".join),
+    st.dictionaries(st.sampled_from(COLUMNS), st.sampled_from(["", "1", "3", " 3", "ab", "b", "3.0"])),
+    st.sampled_from(["a", "b/c", "3"]),
+)
+def test_rows_in_memory_are_filtered_like_those_of_a_database(
+    text: str, columns: dict[str, str], path: str
+) -> None:
+    condition = parse_where(text, COLUMNS)
+    assert condition is not None
+    statement, values = to_sql(condition)
+    with sqlite3.connect(":memory:") as rows:
+        rows.execute("CREATE TABLE pictures (path, columns, numbers)")
+        row = (path, json.dumps(columns), json.dumps(numbers_of(columns)))
+        rows.execute("INSERT INTO pictures VALUES (?, ?, ?)", row)
+        found = rows.execute(f"SELECT * FROM pictures WHERE {statement}", values).fetchall()
+    assert meets(condition, path, columns) == bool(found)
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_not_this_one_takes_a_photo_out_and_undo_brings_it_back(client: TestClie
     assert taken not in {one["ref"] for one in after["pictures"]}
     assert after["photos"] == page["photos"] - 1
     assert "taken out" in say(client, "undo")["message"]
-    again = client.get(f"{BASE}/things/{done['id']}").json()
-    assert taken in {one["ref"] for one in again["pictures"]}
+    again = client.get(f"{BASE}/photos/{taken[2:]}/thing").json()
+    assert {one["ref"] for one in again["pictures"]} == {one["ref"] for one in page["pictures"]}
 
 
 def test_split_merge_and_hide(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from insclr.data.table import one_line
@@ -92,6 +93,12 @@ def undo(store: Store, entry: str = "") -> list[Entry]:
     act = find_act(found, entries)
     store.append([new_entry("undo", {"entry": one.id}) for one in act])
     return act
+
+
+def join_acts(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries as one act: a single undo takes all of them back."""
+    act = secrets.token_hex(8)
+    return [replace(one, data={**one.data, "act": act}) for one in entries]
 
 
 def find_act(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:

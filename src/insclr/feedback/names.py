@@ -62,6 +62,12 @@ class Gallery:
                 return thing
         raise UserError("This thing is not there any more: go back to the gallery.")
 
+    def find_named(self, name: str, other_than: str = "") -> ShownThing | None:
+        """The thing of this name but of another id, upper and lower case being equal; None for an empty name."""
+        wanted = name.casefold()
+        found = (one for one in self.things if one.id != other_than and one.name.casefold() == wanted)
+        return next(found, None) if wanted else None
+
     @cached_property
     def thing_of(self) -> dict[int, ShownThing]:
         """The thing of every row that is in one, by the row's id."""

@@ -9,6 +9,7 @@ the values passed as values: nothing that a client writes is ever executed.
 
 import json
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from insclr.errors import UserError
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 30
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+_SIGNS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<number>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]))
@@ -304,6 +306,23 @@ def _milvus_test(source: str, name: str, test: str) -> str:
     # Without `exists` a missing value makes the test neither true nor false, and `not` of that is not true.
     column = f"{source}[{json.dumps(name)}]"
     return f"((exists {column}) and ({column} {test}))"
+
+
+def meets(where: Condition, path: str, columns: Mapping[str, str]) -> bool:
+    """Whether a row of this path and these columns meets a condition, as `to_sql` has it."""
+    if isinstance(where, Not):
+        return not meets(where.condition, path, columns)
+    if isinstance(where, Joined):
+        return (all if where.word == "and" else any)(meets(one, path, columns) for one in where.conditions)
+    text = path if where.column == "path" else columns.get(where.column)
+    if text is None:
+        return False
+    if isinstance(where, Contains):
+        return where.text in text
+    here = number_of(text) if isinstance(where.value, float) and where.column != "path" else text
+    if here is None or isinstance(here, str) is not isinstance(where.value, str):
+        return False
+    return bool(_SIGNS[where.sign](here, where.value))
 
 
 def has_contains(where: Condition) -> bool:

@@ -48,6 +48,22 @@ class _FileResponse(StreamingResponse):
 def original_response(file: Path, hash_: str, *, download: bool) -> StreamingResponse:
     """The file as it is; shown by the browser where it can, unless `download` asks for a copy.
 
+    Refused (404) as by `open_original`.
+    """
+    opened, kind = open_original(file, hash_)
+    size = os.fstat(opened.fileno()).st_size
+    way = "inline" if kind.startswith("image/") and not download else "attachment"
+    headers = {
+        "content-length": str(size),
+        "content-disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
+        "cache-control": "private, no-cache",
+    }
+    return _FileResponse(opened, size, kind, headers)
+
+
+def open_original(file: Path, hash_: str) -> tuple[BinaryIO, str]:
+    """The opened file and its media type.
+
     Refused (404) when the file is gone or its content is not the indexed one (of this hash): whatever took its place
     is not given away. A frame of a video has no file of its own.
     """
@@ -67,15 +83,8 @@ def original_response(file: Path, hash_: str, *, download: bool) -> StreamingRes
     if not is_same:
         opened.close()
         raise Refused(404, f"{file.name}: changed since it was indexed; index the folder again")
-    size = os.fstat(opened.fileno()).st_size
     opened.seek(0)
-    way = "inline" if kind.startswith("image/") and not download else "attachment"
-    headers = {
-        "content-length": str(size),
-        "content-disposition": f"{way}; filename*=UTF-8''{quote(file.name, safe='')}",
-        "cache-control": "private, no-cache",
-    }
-    return _FileResponse(opened, size, kind, headers)
+    return opened, kind
 
 
 def media_type(head: bytes) -> str:

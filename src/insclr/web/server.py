@@ -90,11 +90,12 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
 def _answer_requests(app: "FastAPI") -> None:
     """The API."""
     from insclr.web.api import api
+    from insclr.web.photos_api import photos_api
     from insclr.web.teach_api import teach_api
     from insclr.web.things_api import things_api
     from insclr.web.why import why_api
 
-    for router in (api, why_api, things_api, teach_api):
+    for router in (api, why_api, things_api, photos_api, teach_api):
         app.include_router(router)
 
 

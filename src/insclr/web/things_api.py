@@ -8,9 +8,11 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from insclr.feedback.entries import (
     MAX_NAME,
+    check_name,
     describe_act,
     find_act,
     hide_thing,
+    join_acts,
     merge_things,
     name_thing,
     new_thing_id,
@@ -25,7 +27,7 @@ from insclr.web.queries import find_row
 from insclr.web.served import Refused, Served, ServedStore
 
 things_api = APIRouter(prefix="/api/stores/{store}")
-_ID = r"^(thing|group)-[0-9a-f]{4,64}$"
+ID_PATTERN = r"^(thing|group)-[0-9a-f]{4,64}$"
 _COVERS = 4
 _MOST_SHOWN = 1000  # photos of a thing's page
 
@@ -112,7 +114,7 @@ class _Target:
         self,
         served: Offer,
         store: StoreNumber,
-        thing: Annotated[str, Path(pattern=_ID, description="id of a thing")],
+        thing: Annotated[str, Path(pattern=ID_PATTERN, description="id of a thing")],
     ) -> None:
         self.served, self.store = served, store
         self.home = served.store(store)
@@ -126,7 +128,7 @@ class _Target:
 
     def write(self, entries: Sequence[Entry], message: str, id_: str = "") -> Done:
         """Write entries about the thing, which then has its permanent id."""
-        self.home.feedback.append([*self.entries, *entries])
+        self.home.feedback.append(join_acts([*self.entries, *entries]))
         return Done(id=id_ or self.id, message=message)
 
 
@@ -147,7 +149,7 @@ def things(
     shown = [one for one in found.things if hidden or not one.hidden]
     entries = feedback.read().entries
     return GalleryAnswer(
-        things=[_thing(served, store, one) for one in shown[offset : offset + count]],
+        things=[thing_answer(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
         undo=describe_act(find_act(entries[-1], entries)) if entries else "",
@@ -166,13 +168,17 @@ def alone(
 @things_api.get("/things/{thing}", responses=ERRORS)
 def thing_page(target: Target) -> ThingPage:
     """A thing with its photos."""
-    thing, root = target.thing, target.served.settings.root_path
+    return thing_page_answer(target.served, target.store, target.thing)
+
+
+def thing_page_answer(served: Served, store: int, thing: ShownThing) -> ThingPage:
+    """A thing with its photos, as the API shows it."""
     return ThingPage(
-        fingerprint=target.home.store.info.fingerprint,
-        **_thing(target.served, target.store, thing).model_dump(),
+        fingerprint=served.store(store).store.info.fingerprint,
+        **thing_answer(served, store, thing).model_dump(),
         pictures=[
             ThingPicture(
-                **picture_answer(target.store, row, root, thing.name).model_dump(),
+                **picture_answer(store, row, served.settings.root_path, thing.name).model_dump(),
                 confirmed=row.image.hash in thing.confirmed,
             )
             for row in thing.rows[:_MOST_SHOWN]
@@ -181,8 +187,15 @@ def thing_page(target: Target) -> ThingPage:
 
 
 @things_api.post("/things/{thing}/name", responses=WRITE_ERRORS)
-def name(target: Target, name: Annotated[Name, Body(embed=True)]) -> Done:
+def name(
+    target: Target,
+    name: Annotated[Name, Body(embed=True)],
+    again: Annotated[bool, Body(embed=True, description="also where another thing has this name")] = False,
+) -> Done:
     """Give a thing a name."""
+    other = target.home.feedback.gallery().find_named(check_name(name), target.thing.id)
+    if other is not None and not again:
+        raise Refused(409, f"another thing of {len(other.rows)} photos is called {other.name}")
     # The photos of a group and its name are one act, and one undo.
     images = [row.image.hash for row in target.thing.rows] if target.entries else []
     target.entries = []
@@ -207,13 +220,20 @@ def split(target: Target, body: SplitPhotos) -> Done:
 
 
 @things_api.post("/things/{thing}/merge", responses=WRITE_ERRORS)
-def merge(target: Target, into: Annotated[str, Body(embed=True, pattern=_ID)]) -> Done:
-    """Join a thing with another one."""
+def merge(
+    target: Target,
+    into: Annotated[str, Body(embed=True, pattern=ID_PATTERN)],
+    name: Annotated[Name | None, Body(embed=True, description="of both from now on")] = None,
+) -> Done:
+    """Join a thing with another one; where both have a name, one must be chosen."""
     other = target.home.feedback.gallery().thing(into)
     if other.id == target.thing.id:
         raise Refused(400, "a thing cannot be joined with itself")
+    if name is None and target.thing.name and other.name and target.thing.name != other.name:
+        raise Refused(409, f"they are called {target.thing.name} and {other.name}: choose one name")
     into_id, entries = assign_permanent_id(other)
-    return target.write([*entries, merge_things(into_id, target.id)], "joined", into_id)
+    renamed = [] if name is None else name_thing(into_id, name, [])
+    return target.write([*entries, *renamed, merge_things(into_id, target.id)], "joined", into_id)
 
 
 @things_api.post("/things/{thing}/hide", responses=WRITE_ERRORS)
@@ -239,7 +259,8 @@ def row_of(served: Served, home: ServedStore, ref: str) -> Row:
     return row
 
 
-def _thing(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
+def thing_answer(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
+    """A thing as the gallery shows it."""
     root = served.settings.root_path
     return ThingAnswer(
         id=thing.id,
