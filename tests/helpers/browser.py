@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,14 @@ class Page:
         """touchStart, touchMove or touchEnd of fingers at these points of the window."""
         fingers = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
         self.cdp("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds wrong for people who read the page by other means than eyes, or with weak ones."""
+        self.script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
+        found = self.browser.execute_async_script(
+            "axe.run(document).then(arguments[arguments.length - 1], () => null)"
+        )
+        return [f"{one['id']}: {one['nodes'][0]['target']}" for one in found["violations"]]
 
     def step(self) -> str:
         """The address at the browser's step of the history: its own Back starts from there."""

@@ -1,4 +1,4 @@
-"""What the results look like: three bands, folded copies, the query's own photo, errors, counts, and on a phone.
+"""What the results look like: four bands, folded copies, the query's own photo, errors, counts, and on a phone.
 
 The fields `band`, `is_query`, `copies` and `thing` of an answer are given by a stub where a test says so.
 """
@@ -16,7 +16,7 @@ from helpers.histogram_describer import draw
 from insclr.data.images import list_images
 from insclr.retrieval.index import index_images
 
-# 48 matches: 4 sure (the first is the query itself, the second has 3 copies), 6 maybe, the rest other.
+# 48 matches: 4 sure (first the query itself, then one with 3 copies), 4 likely, 2 possible, the rest unlikely.
 STUB = """
 const real = window.fetch;
 window.fetch = async (...asked) => {
@@ -25,7 +25,7 @@ window.fetch = async (...asked) => {
   const body = await response.json();
   const copies = body.matches.splice(-3);
   body.matches.forEach((match, i) => Object.assign(match, {
-    band: i < 4 ? "sure" : i < 10 ? "maybe" : "other", score: i < 4 ? 0.9 : 0.3,
+    band: i < 4 ? "sure" : i < 10 ? "maybe" : "other", score: i < 4 ? 0.9 : 0.3, likely: i < 8,
     is_query: i === 0, copies: i === 1 ? copies : i === 2 ? ["elsewhere/copy.png"] : [],
     thing: i === 2 ? "Blue vase" : null,
   }));
@@ -49,14 +49,14 @@ def heads(page: Page) -> list[str]:
     return [" ".join(one.text.split()) for one in page.all(".band h2")]
 
 
-def test_results_stand_in_three_bands(banded: Page) -> None:
-    others = len(banded.all(".band.other .tile"))
-    assert heads(banded) == ["Sure 3 + 4 copies", "Maybe 6", f"Other {others}"]
-    assert banded.one("#status").text.startswith("3 sure, 6 maybe")
-    assert len(banded.all(".band.maybe .tile")) == 6
-    other = banded.one(".band.other")
+def test_results_stand_in_four_bands_and_the_unlikely_are_folded(banded: Page) -> None:
+    others = len(banded.all(".band.unlikely .tile"))
+    assert heads(banded) == ["Sure 3 + 4 copies", "Likely 4", "Possible 2", f"Unlikely {others}"]
+    assert banded.one("#status").text.startswith("3 sure, 4 likely, 2 possible")
+    assert len(banded.all(".band.likely .tile")) == 4
+    other = banded.one(".band.unlikely")
     assert not other.find_element("css selector", ".tile").is_displayed()
-    banded.one(".band.other summary").click()
+    banded.one(".band.unlikely summary").click()
     assert other.find_element("css selector", ".tile").is_displayed()
 
 
@@ -93,14 +93,14 @@ def test_names_of_things_stand_on_their_photos(banded: Page) -> None:
     assert banded.all(".tile")[2].find_element("css selector", ".badge.thing").text == "Blue vase"
     assert "Blue vase" in (banded.all(".tile .go")[2].get_attribute("aria-label") or "")
     banded.open_viewer(2)
-    assert "Blue vase" in banded.one("#facts").text
+    assert banded.one("#viewer-thing a").text == "Blue vase"
 
 
 def test_the_answer_contains_the_bands(page: Page, root: Path) -> None:
     page.upload(root / "2" / "3.png")
     names = page.script("return [...document.querySelectorAll('.band')].map((one) => one.dataset.band)")
     assert names[0] == "sure"
-    assert set(names) <= {"sure", "maybe", "other"}
+    assert set(names) <= {"sure", "likely", "possible", "unlikely"}
     scores = page.script(
         "return [...document.querySelectorAll('.band.sure .score')].map((one) => parseInt(one.textContent))"
     )
@@ -108,8 +108,8 @@ def test_the_answer_contains_the_bands(page: Page, root: Path) -> None:
 
 
 def test_when_nothing_else_is_there_the_others_are_open(banded: Page) -> None:
-    # One of the photos that the stub calls "other", alone.
-    ref = banded.all(".band.other .tile")[0].get_attribute("data-ref")
+    # One of the photos that the stub calls unlikely, alone.
+    ref = banded.all(".band.unlikely .tile")[0].get_attribute("data-ref")
     only = (
         "const real = window.fetch; window.fetch = async (...asked) => { const answer = await real(...asked);"
     )
@@ -121,7 +121,7 @@ def test_when_nothing_else_is_there_the_others_are_open(banded: Page) -> None:
     banded.script(only + keep)
     banded.script("document.querySelector('#more').open = true")
     assert len(banded.after(lambda: banded.one("#where").send_keys("year > 0\n"))) == 1
-    assert heads(banded) == ["Other 1"]
+    assert heads(banded) == ["Unlikely 1"]
     assert banded.one(".tile").is_displayed()
     assert banded.one("#status").text.startswith("Nothing sure")
 
@@ -206,7 +206,7 @@ def test_the_page_labels_its_buttons(page: Page, root: Path) -> None:
     page.upload(root / "0" / "0.png")
     for button in page.all("header.bar button, header.bar a, .band.sure .tile button"):
         assert button.accessible_name, button.get_attribute("outerHTML")
-    assert page.one("#nav a").text == "Search"
+    assert page.one(".nav a").text == "Search"
     page.script("document.activeElement.blur()")
     page.keys(Keys.ARROW_RIGHT)  # to the first result
     width = page.script("return getComputedStyle(document.activeElement).outlineWidth")

@@ -57,13 +57,13 @@ def _name_the_first_thing(page: Page) -> str:
     page.open("")
     page.until(lambda: page.all("#things .thing"))
     page.script("document.querySelector('#things .thing').click()")
-    page.until(lambda: page.all("#photos .pick"))
-    shown = [_thing(one.get_attribute("title")) for one in page.all("#photos .pick")]
+    page.until(lambda: page.all("#photos .tile"))
+    shown = [_thing(one.get_attribute("title")) for one in page.all("#photos .tile")]
     name = max(set(shown), key=shown.count)
-    if wrong := [one for one in page.all("#photos .pick") if _thing(one.get_attribute("title")) != name]:
-        _tap(page, wrong)
-        page.script("document.getElementById('remove').click()")
-        page.until(lambda: len(page.all("#photos .pick")) == len(shown) - len(wrong))
+    if wrong := [one for one in page.all("#photos .tile") if _thing(one.get_attribute("title")) != name]:
+        page.script("for (const one of arguments[0]) one.querySelector('.tick').click()", wrong)
+        page.script("document.getElementById('choose-remove').click()")
+        page.until(lambda: len(page.all("#photos .tile")) == len(shown) - len(wrong))
     page.one("#name").send_keys(name, Keys.ENTER)
     page.until(lambda: "thing-" in page.browser.current_url)
     return name

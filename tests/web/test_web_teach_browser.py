@@ -59,10 +59,10 @@ def test_from_the_gallery_to_a_name_to_the_search_results(window: Window, collec
     name = window.one("#name")
     name.send_keys("<img src=x onerror=alert(1)> mug", Keys.ENTER)
     window.until(lambda: "thing-" in window.browser.current_url)
-    window.until(lambda: window.all("#photos .pick"))
+    window.until(lambda: window.all("#photos .tile"))
     assert window.one("#name").get_attribute("value") == "<img src=x onerror=alert(1)> mug"
     # In one step: the page may be drawn anew between finding a photo and asking for its ref.
-    photo = window.browser.execute_script("return document.querySelector('#photos .pick').dataset.ref")
+    photo = window.browser.execute_script("return document.querySelector('#photos .tile').dataset.ref")
     assert photo
     # The link is the thing's own: it leads there again.
     window.open(window.browser.current_url.removeprefix(window.address))
@@ -79,15 +79,15 @@ def test_from_the_gallery_to_a_name_to_the_search_results(window: Window, collec
 def test_not_this_one_and_undo(window: Window) -> None:
     window.open("things")
     window.one(".thing").click()
-    window.until(lambda: window.all("#photos .pick"))
-    before = len(window.all("#photos .pick"))
-    assert window.one("#remove").get_attribute("disabled")
-    window.all("#photos .pick")[-1].click()
-    window.one("#remove").click()
-    window.until(lambda: len(window.all("#photos .pick")) == before - 1)
+    window.until(lambda: window.all("#photos .tile"))
+    before = len(window.all("#photos .tile"))
+    assert not window.one("#choose").is_displayed()
+    window.browser.execute_script("[...document.querySelectorAll('#photos .tick')].at(-1).click()")
+    window.one("#choose-remove").click()
+    window.until(lambda: len(window.all("#photos .tile")) == before - 1)
     window.until(lambda: window.one("#undo").is_enabled())
     window.one("#undo").click()
-    window.until(lambda: len(window.all("#photos .pick")) == before)
+    window.until(lambda: len(window.all("#photos .tile")) == before)
 
 
 def test_a_screen_is_answered_by_taps_and_by_keys(window: Window, collection: ServedStore) -> None:

@@ -135,6 +135,7 @@ class StoreAnswer(BaseModel):
     name: str
     pictures: int
     model: str
+    fingerprint: str = Field(description="of the model: feedback about its rows carries it")
     cutoff: float = Field(description="cosine of the line, a score of 0.25")
     columns: list[str] = Field(description="what a filter can use besides `path`")
     folder: str = Field(
@@ -204,6 +205,7 @@ class SearchAnswer(BaseModel):
     """Matches, best first."""
 
     store: int
+    fingerprint: str = Field(description="of the model whose rows these are")
     cutoff: float
     likely: int = Field(description="how many matches are more likely right than wrong")
     reranked: bool

@@ -79,6 +79,7 @@ def about(served: Offer) -> AboutAnswer:
             name=one.name(),
             pictures=one.store.count(),
             model=_model_name(one.store.info.model),
+            fingerprint=one.store.info.fingerprint,
             cutoff=round(one.cutoff(), 4),
             columns=one.store.columns(),
             folder=str(one.store.info.root) if served.settings.only_here else "",
@@ -149,6 +150,7 @@ def _answer(
     root = served.settings.root_path
     return SearchAnswer(
         store=store,
+        fingerprint=home.store.info.fingerprint,
         cutoff=round(home.cutoff(), 4),
         likely=sum(match.likely and not match.is_query for match in matches),
         reranked=bool(options.rerank),

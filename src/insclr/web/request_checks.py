@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from insclr.web.limits import RETRY, Busy, Limit
+from insclr.web.pages import PAGE_PATHS
 from insclr.web.server_metrics import ServerMetrics
 from insclr.web.settings import ServeOptions
 
@@ -104,7 +105,6 @@ def make_protocol(
 
 _COOKIE = "insclr_token"
 HEALTH = "/healthz"
-_PAGES = ("/", "/things", "/teach")  # hold nothing of the collection: other sites may link to them
 _LARGE = 200_000  # bytes
 _SMALL = 64_000  # bytes of a request without photos, such as a search by rows: not counted among the uploads
 _METHODS = ("GET", "HEAD", "POST", "OPTIONS")  # that metrics name
@@ -188,7 +188,7 @@ class RequestChecks:
         # Browsers name the site that sends a request.
         reads = request.method in ("GET", "HEAD", "OPTIONS")
         own = f"{request.scope.get('scheme', 'http')}://{host}".lower()
-        if (headers.get("sec-fetch-site") == "cross-site" and not (reads and path in _PAGES)) or (
+        if (headers.get("sec-fetch-site") == "cross-site" and not (reads and path in PAGE_PATHS)) or (
             not reads and headers.get("origin", own).lower() != own
         ):
             raise HTTPException(403, "another site may not use this page")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _GRACE = 4  # seconds that requests under way have after SIGTERM
-_STATIC = Path(__file__).parent / "static"
 
 
 def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = None) -> "FastAPI":
@@ -34,6 +33,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning, ProofReport
     from insclr.web.limits import Limit
+    from insclr.web.pages import show_pages
     from insclr.web.request_checks import RequestChecks
     from insclr.web.served import Served
     from insclr.web.server_metrics import ServerMetrics
@@ -76,7 +76,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     # Uploads stay in memory: nothing of them is ever written to disk.
     MultiPartParser.spool_max_size = settings.max_bytes + 1
 
-    _show_pages(app)
+    show_pages(app)
     app.add_middleware(
         RequestChecks,
         settings=settings,
@@ -90,45 +90,14 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
 def _answer_requests(app: "FastAPI") -> None:
     """The API."""
     from insclr.web.api import api
+    from insclr.web.history_api import history_api
     from insclr.web.photos_api import photos_api
     from insclr.web.teach_api import teach_api
     from insclr.web.things_api import things_api
     from insclr.web.why import why_api
 
-    for router in (api, why_api, things_api, photos_api, teach_api):
+    for router in (api, why_api, things_api, photos_api, history_api, teach_api):
         app.include_router(router)
-
-
-def _feedback_page(name: str) -> str:
-    """The HTML of the page of things or of teaching: their common head, then the page itself."""
-    head = (_STATIC / "feedback_head.html").read_text(encoding="utf-8")
-    head = head.replace("{title}", name.capitalize()).replace("{page}", name)
-    head = head.replace(f'<a href="{name}">', f'<a href="{name}" aria-current="page">')
-    return head + (_STATIC / f"{name}.html").read_text(encoding="utf-8")
-
-
-def _show_pages(app: "FastAPI") -> None:
-    """The search page, the page about the API, and what they load."""
-    from fastapi.responses import FileResponse, HTMLResponse
-    from fastapi.staticfiles import StaticFiles
-
-    @app.get("/", include_in_schema=False)
-    def page() -> FileResponse:
-        return FileResponse(_STATIC / "index.html")
-
-    @app.get("/docs", include_in_schema=False)
-    def docs() -> FileResponse:
-        return FileResponse(_STATIC / "docs.html")
-
-    @app.get("/things", include_in_schema=False)
-    def things() -> HTMLResponse:
-        return HTMLResponse(_feedback_page("things"))
-
-    @app.get("/teach", include_in_schema=False)
-    def teach() -> HTMLResponse:
-        return HTMLResponse(_feedback_page("teach"))
-
-    app.mount("/static", StaticFiles(directory=_STATIC))
 
 
 def _report_state(app: "FastAPI", served: "Served") -> None:

@@ -1,6 +1,10 @@
 // Calls of the server. Every failure becomes an Error whose message is meant for the person.
 
-export async function readJson(request) {
+export const readJson = async (request) => (await answered(request)).json();
+
+export const readBlob = async (request) => (await answered(request)).blob();
+
+async function answered(request) {
   let response;
   try {
     response = await request;
@@ -8,7 +12,7 @@ export async function readJson(request) {
     if (error.name === "AbortError") throw error;
     throw failure(0, "The server does not answer. Is `insclr serve` still running?");
   }
-  if (response.ok) return response.json();
+  if (response.ok) return response;
   throw failure(response.status, explain(response.status, await response.json().catch(() => null)));
 }
 

@@ -2,11 +2,15 @@
 
 import * as address from "./address.js";
 import * as api from "./api.js";
+import { Chosen } from "./choose.js";
 import { byId, counted, element, toast } from "./dom.js";
+import * as feedback from "./feedback_api.js";
 import { Filters, toWhere } from "./filters.js";
+import { showGallery } from "./gallery.js";
 import { fileOf, pick, wireInput } from "./input.js";
 import { QueryPanel } from "./query.js";
 import { countBands, Results } from "./results.js";
+import { wireShell } from "./shell.js";
 import { StoreBar } from "./store.js";
 import { Viewer } from "./viewer.js";
 
@@ -18,7 +22,13 @@ let searched = ""; // what the results answer
 let restored = 0; // how often the page followed the history
 let viewPushed = false; // the open photo is a step of the history that closing takes back
 
+const named = () => (state.query.length ? run() : showGallery());
+const chosen = new Chosen({
+  changed: named, search: (matches) => ask(matches.slice(0, bar.about.limits.queries).map(fromMatch)), originals: () => bar.about.originals,
+});
 const actions = {
+  chosen,
+  renamed: named,
   search: (match) => ask([fromMatch(match)]),
   add: (match) => addAll([fromMatch(match)]),
   open: (i) => viewer.open(results.matches, i),
@@ -121,6 +131,7 @@ async function restore() {
   state.at = 0;
   history.replaceState({ query: state.query, lost }, "");
   if (bar.number !== state.store) await bar.use(state.store);
+  feedback.use(bar.number);
   state.store = bar.number;
   showLost(uploaded - state.query.filter((one) => !one.ref).length, lost);
   render();
@@ -143,7 +154,7 @@ async function openView() {
   const at = results.matches.findIndex((one) => one.ref === state.view);
   try {
     if (at >= 0) viewer.open(results.matches, at);
-    else viewer.open([await api.photo(state.view)], 0);
+    else viewer.open([{ ...(await api.photo(state.view)), fingerprint: bar.store.fingerprint }], 0);
   } catch (error) {
     state.view = null;
     remember(false);
@@ -176,6 +187,7 @@ async function run() {
     const query = state.query.map((one) => ({ ...one, file: fileOf(one) }));
     const answer = await api.search(query, options, signal);
     clearTimeout(slow);
+    for (const match of answer.matches) match.fingerprint = answer.fingerprint;
     show(answer);
     bar.refresh(false);
   } catch (error) {
@@ -193,9 +205,9 @@ function show(answer) {
   loadMore.hidden = !more;
   results.show(matches, end);
   const counts = countBands(matches);
-  const open = more && !counts.other ? " or more" : "";
-  const found = counts.sure ? `${counts.sure} sure` : "Nothing sure";
-  const text = counts.maybe ? `${found}, ${counts.maybe} maybe${open}` : `${found}${open}`;
+  const open = more && !counts.unlikely ? " or more" : "";
+  const parts = [counts.sure ? `${counts.sure} sure` : "Nothing sure", ...["likely", "possible"].filter((one) => counts[one]).map((one) => `${counts[one]} ${one}`)];
+  const text = `${parts.join(", ")}${open}`;
   byId("status").replaceChildren(element("b", {}, [text]), ` in ${answer.milliseconds.toFixed(0)} ms`);
 }
 
@@ -229,6 +241,7 @@ async function start(signal) {
   try {
     const photos = await api.sample(bar.number, Math.floor(Date.now() / 3.6e6) % 1e6);
     if (signal.aborted) return;
+    for (const one of photos) one.fingerprint = bar.store.fingerprint;
     document.body.removeAttribute("aria-busy");
     byId("status").textContent = photos.length ? `Or start from one of these, of ${counted(bar.store.pictures, "photo")} in all` : "This store is empty: index some photos first.";
     results.showSample(photos);
@@ -249,6 +262,8 @@ function photosChanged() {
 
 async function useStore(number) {
   await bar.use(number);
+  feedback.use(bar.number);
+  showGallery();
   change({ store: bar.number }, false);
 }
 
@@ -268,33 +283,22 @@ function render() {
 
 const narrow = () => matchMedia("(max-width: 860px)").matches;
 
-function toggleTheme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset.theme);
-}
-
 function wire() {
-  byId("home").addEventListener("click", () => ask([]));
+  byId("home").addEventListener("click", (event) => {
+    event.preventDefault();
+    ask([]);
+  });
   for (const id of ["pick", "notice-pick"]) byId(id).addEventListener("click", () => pick(true));
   loadMore.addEventListener("click", () => {
     state.top = Math.min(bar.about.limits.top, state.top * 3);
     run();
   });
-  byId("theme").addEventListener("click", toggleTheme);
-  byId("help-open").addEventListener("click", () => byId("help").showModal());
   byId("where").addEventListener("change", () => change({ where: byId("where").value }));
   byId("rerank").addEventListener("change", () => change({ rerank: byId("rerank").value }));
   byId("min-score").addEventListener("input", () => {
     byId("min-shown").textContent = `${byId("min-score").value} %`;
   });
   byId("min-score").addEventListener("change", () => change({ least: Number(byId("min-score").value) }));
-  for (const dialog of document.querySelectorAll("dialog")) {
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
-    });
-  }
   wireInput((items, fresh) => (fresh ? ask(items) : addAll(items)), () => bar.about.limits);
   addEventListener("keydown", key);
 }
@@ -302,8 +306,6 @@ function wire() {
 function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
   if (event.key === "u") pick(true);
-  else if (event.key === "d") toggleTheme();
-  else if (event.key === "?") byId("help").showModal();
   else if (event.key === "b" && bar.about.stores.length > 1) useStore(1 - bar.number);
   else if (event.key === "/" && state.query.length) {
     writeFilter();
@@ -313,8 +315,7 @@ function key(event) {
 }
 
 async function begin() {
-  const theme = localStorage.getItem("theme");
-  if (theme) document.documentElement.dataset.theme = theme;
+  wireShell(named);
   wire();
   byId("options").open = !narrow();
   try {
@@ -323,6 +324,8 @@ async function begin() {
     return fail(error);
   }
   for (const name of bar.about.rerankers) byId("rerank").append(element("option", { value: name }, [name]));
+  feedback.use(bar.number);
+  showGallery();
   searched = null;
   await restore();
 }

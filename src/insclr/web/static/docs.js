@@ -1,6 +1,10 @@
 // The API's documentation from its own OpenAPI description, without any outside script.
 
 import { byId, element } from "./dom.js";
+import { beginStore, wireShell } from "./shell.js";
+
+wireShell();
+beginStore(() => {}).catch(() => {}); // the description below needs no store
 
 const description = await (await fetch("openapi.json")).json();
 const resolve = (schema) => (schema?.$ref ? description.components.schemas[schema.$ref.split("/").at(-1)] : schema);
@@ -42,6 +46,6 @@ for (const [path, methods] of Object.entries(description.paths)) {
     if (inputs(operation).length) parts.push(table(["takes", "type", "default", ""], inputs(operation)));
     if (outputs(operation).length) parts.push(table(["gives", "type", ""], outputs(operation)));
     parts.push(table(["status", "meaning"], Object.entries(operation.responses).map(([status, one]) => [status, one.description])));
-    byId("docs").append(element("details", path === "/api/search" ? { open: "" } : {}, parts));
+    byId("main").append(element("details", path === "/api/search" ? { open: "" } : {}, parts));
   }
 }

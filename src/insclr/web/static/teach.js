@@ -2,6 +2,7 @@
 
 import { byId, element, toast } from "./dom.js";
 import * as feedback from "./feedback_api.js";
+import { beginStore, showUndo, wireShell } from "./shell.js";
 
 let screen = null;
 let busy = false;
@@ -33,6 +34,7 @@ function show(next) {
   const asks = Boolean(next.query);
   for (const one of document.querySelectorAll(".question, .answer")) one.hidden = !asks;
   document.querySelector("#asking h1").textContent = asks ? "Which of these show the same thing?" : "There is nothing left to ask.";
+  showUndo();
   byId("count").textContent = `${next.screens} screen${next.screens === 1 ? "" : "s"} answered`;
   if (asks) {
     byId("query").src = next.query.picture;
@@ -125,6 +127,10 @@ function showProof(found) {
   if (!found) return;
   pair = found.query ? found : null;
   byId("proof").dataset.pairs = found.judged;
+  const models = found.sentences.length;
+  byId("proof-hint").textContent = models > 1
+    ? `Judge ${found.enough} results of each model, drawn by chance: ${models * found.enough} in all, fewer where both find the same. They only measure; nothing is learned from them.`
+    : `Judge ${found.enough} results drawn by chance. They only measure; nothing is learned from them.`;
   byId("proof").replaceChildren(...found.sentences.map((text) => element("p", {}, [text])));
   if (!byId("judging").hidden && pair) {
     for (const [id, picture] of [["judged-query", pair.query], ["judged-result", pair.result]])
@@ -147,19 +153,15 @@ byId("done").addEventListener("click", () => give(tapped()));
 byId("all").addEventListener("click", () => give(refs()));
 byId("none").addEventListener("click", () => give([]));
 byId("skip").addEventListener("click", skip);
-byId("undo").addEventListener("click", async () => {
-  const done = await attempt(() => feedback.undo());
-  if (!done) return;
-  toast(`Taken back: ${done.message}`);
-  show(await attempt(feedback.screen));
-});
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, dialog")) return;
   const does = { a: () => give(refs()), n: () => give([]), s: skip, Enter: () => !event.target.closest("button") && tapped().length && give(tapped()) }[event.key];
   if (does) does();
 });
-attempt(feedback.screen).then(async (first) => {
+const anew = () => attempt(feedback.screen).then(async (first) => {
   show(first);
   showProof(await feedback.sample().catch(() => null));
 });
+wireShell(() => attempt(feedback.screen).then(show));
+attempt(() => beginStore(anew)).then(anew);
 watchLearning();

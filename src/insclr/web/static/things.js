@@ -1,11 +1,17 @@
 // The page of all things, and of one thing: name it, take photos out, split it, join it with another, hide it.
 
-import { byId, element, toast } from "./dom.js";
-import { card, photos } from "./thing_cards.js";
+import { Chosen } from "./choose.js";
+import { byId, counted, element } from "./dom.js";
 import * as feedback from "./feedback_api.js";
+import { attempt, beginStore, showUndo, wireShell } from "./shell.js";
+import { card, chooseThing, askName } from "./thing_cards.js";
+import { makeTile, TileKeys } from "./tiles.js";
+import { Viewer } from "./viewer.js";
 
 const PAGE = 60;
+let bar = null;
 let shown = null; // the thing on the page
+let tiles = []; // the photos on the page
 let showsHidden = false;
 
 const button = (text, does, attributes = {}) => {
@@ -14,24 +20,37 @@ const button = (text, does, attributes = {}) => {
   return made;
 };
 
-async function attempt(work) {
-  try {
-    return await work();
-  } catch (error) {
-    toast(error.message);
-    if (error.status === 409) render(); // a new model's photos
-    return null;
-  }
-}
+const searchFrom = (photos) => {
+  location.href = `./?${photos.slice(0, 16).map((one) => `photo=${one.ref}`).join("&")}${bar.number ? `&store=${bar.number}` : ""}`;
+};
+const chosen = new Chosen({
+  changed: (done) => (shown && done.id ? follow(done) : render()), search: searchFrom, originals: () => bar.about.originals,
+  remove: {
+    label: "Not this thing",
+    does: (_, asked) => (shown ? feedback.remove(shown, asked.refs) : feedback.removePhotos(asked)),
+  },
+});
+const actions = { chosen, search: (match) => searchFrom([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
+const viewer = new Viewer(actions);
+new TileKeys(byId("page"), actions, (ref) => tiles.find((one) => one.ref === ref));
+
+const stale = (error) => error.status === 409 && render(); // a new model's photos
 
 async function render() {
   const id = location.hash.slice(1);
-  await attempt(() => (id ? renderThing(id) : renderAll()));
+  chosen.clear();
+  await attempt(() => (id ? renderThing(id) : renderAll()), fail);
+}
+
+function fail(error) {
+  const all = element("a", { href: "things" }, ["All things"]);
+  byId("page").replaceChildren(element("h1", {}, ["Things"]), element("div", { class: "problem", role: "alert" }, [
+    element("p", {}, [error.message]), element("div", { class: "actions" }, [button("Try again", render), all])]));
 }
 
 async function renderAll() {
-  shown = null;
   const found = await feedback.gallery(0, PAGE, showsHidden);
+  shown = null;
   const cards = element("div", { class: "cards" }, found.things.map(card));
   const more = button("Show more", () => attempt(async () => {
     const next = await feedback.gallery(cards.children.length, PAGE, showsHidden);
@@ -40,112 +59,126 @@ async function renderAll() {
   }));
   more.hidden = cards.children.length >= found.total;
   const hidden = button(showsHidden ? "Leave hidden ones out" : "Show hidden ones", () => { showsHidden = !showsHidden; render(); }, { class: "link" });
-  const parts = [element("h1", {}, [`${found.total} things`]), element("p", { class: "hint" }, [
+  const parts = [element("h1", {}, [counted(found.total, "thing")]), element("p", { class: "hint" }, [
     "Photos that look like one thing, the most first. Open one to name it or to put it right. ", hidden])];
-  if (!found.total) parts.push(element("p", {}, ["No photos look alike here."]));
+  if (!found.total) parts.push(element("p", { class: "none" }, ["No photos look alike here. Name photos yourself: tick them below or among ", element("a", { href: "photos" }, ["all photos"]), "."]));
   parts.push(cards, more);
-  if (found.alone) parts.push(await renderAlone(found.alone));
+  tiles = [];
+  if (found.alone) parts.push(await renderNew(found.alone));
   byId("page").replaceChildren(...parts);
-  showUndo(found.undo);
 }
 
-async function renderAlone(count) {
-  const pictures = await feedback.alone();
-  const tiles = pictures.map((one) => element("img", { src: one.thumbnail, alt: one.path, title: one.path, loading: "lazy" }));
+// Photos that match nothing: each opens large, and can be chosen and named.
+async function renderNew(count) {
+  const found = await feedback.photos({ show: "new", count: 48 });
+  tiles = found.photos.map((one) => ({ ...one, fingerprint: found.fingerprint }));
+  const all = count > tiles.length ? [" ", element("a", { href: "photos?show=new" }, [`All ${count} new photos`])] : [];
   return element("section", { class: "alone" }, [
-    element("h2", {}, [`New: ${photos(count)} that match nothing`]),
-    element("p", { class: "hint" }, ["New things, or the only photo of one. Adding more photos of them brings them together."]),
-    element("div", { class: "strip" }, tiles),
+    element("h2", {}, [`New: ${counted(count, "photo")} that match nothing`]),
+    element("p", { class: "hint" }, ["New things, or the only photo of one. Open one, or tick photos of one thing to name them or to add them to a thing.", ...all]),
+    element("div", { class: "tiles", id: "new" }, tiles.map((one, i) => makeTile(one, i, actions))),
   ]);
 }
 
 async function renderThing(id) {
   const thing = await feedback.thing(id);
   shown = thing;
+  tiles = thing.pictures.map((one) => ({ ...one, thing: "", fingerprint: thing.fingerprint, by: !one.confirmed && thing.confirmed ? "score" : "" }));
   const name = element("input", { id: "name", type: "text", maxlength: "120", placeholder: "What is this?", "aria-label": "Name", autocomplete: "off" });
   name.value = thing.name;
-  const form = element("form", { class: "naming" }, [name, element("button", { class: "primary" }, ["Save the name"])]);
+  const next = button("Save, next thing", () => save(thing, name.value, true), { type: "button", id: "save-next", title: "Save, and go to the next thing without a name" });
+  const form = element("form", { class: "naming" }, [name, element("button", { class: "primary" }, ["Save the name"]), next]);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    change(() => feedback.name(thing.id, name.value));
+    save(thing, name.value);
   });
-  const tiles = thing.pictures.map(photoTile);
-  const grid = element("div", { class: "tiles", id: "photos" }, tiles);
-  const acts = element("div", { class: "acts", id: "acts" }, [
-    button("Not this thing", () => chosen((refs) => feedback.remove(thing, refs)), { id: "remove", disabled: "" }),
-    button("A new thing", () => chosen((refs) => feedback.split(thing, refs, "")), { id: "split", disabled: "" }),
-    button("Join with …", () => chooseOther(thing), { id: "merge" }),
-    button(thing.hidden ? "Show again" : "Hide", () => change(() => feedback.hide(thing.id, !thing.hidden)), { id: "hide" }),
-  ]);
-  const facts = [photos(thing.photos)];
+  const facts = [counted(thing.photos, "photo")];
   if (thing.confirmed && thing.confirmed < thing.photos) facts.push(`${thing.photos - thing.confirmed} joined by their score`);
   if (thing.uncertain) facts.push("uncertain: these may be several things");
   byId("page").replaceChildren(
     element("p", {}, [element("a", { href: "things" }, ["All things"])]),
+    element("h1", {}, [thing.name || "A thing without a name"]),
     form,
-    element("p", { class: "hint", id: "facts" }, [facts.join(" · ")]),
-    element("p", { class: "hint" }, ["Tap photos to choose them."]),
-    acts,
-    grid,
+    element("p", { class: "hint", id: "thing-facts" }, [facts.join(" · ")]),
+    element("div", { class: "acts", id: "acts" }, [
+      button("Join with …", () => join(thing), { id: "merge" }),
+      button("Choose all", () => chooseAll(), { id: "choose-all" }),
+      button(thing.hidden ? "Show again" : "Hide", () => change(() => feedback.hide(thing.id, !thing.hidden)), { id: "hide" }),
+    ]),
+    element("p", { class: "hint" }, ["Open a photo to see it large. Tick photos (on a phone: press long) to take them out, to make a new thing of them, or to add them to another."]),
+    element("div", { class: "tiles", id: "photos" }, tiles.map((one, i) => makeTile(one, i, actions))),
   );
-  const all = await feedback.gallery(0, 1);
-  showUndo(all.undo);
+  if (!thing.name) name.focus({ preventScroll: true });
 }
 
-function photoTile(picture) {
-  const tile = button("", () => {
-    tile.setAttribute("aria-pressed", tile.getAttribute("aria-pressed") !== "true");
-    const some = document.querySelectorAll('#photos [aria-pressed="true"]').length;
-    for (const id of ["remove", "split"]) byId(id).disabled = !some;
-  }, { class: "pick", "aria-pressed": "false", "data-ref": picture.ref, title: picture.path, "aria-label": picture.path });
-  tile.append(element("img", { src: picture.thumbnail, alt: "", loading: "lazy" }));
-  if (!picture.confirmed && shown.confirmed) tile.append(element("span", { class: "doubt" }, ["by score"]));
-  return tile;
+function chooseAll() {
+  for (const one of tiles) if (!chosen.has(one.ref)) chosen.toggle(one);
 }
 
-function chosen(act) {
-  const refs = [...document.querySelectorAll('#photos [aria-pressed="true"]')].map((one) => one.dataset.ref);
-  if (refs.length) change(() => act(refs));
+// Save a name. Where another thing has it, the person decides: join them, or have two of one name.
+async function save(thing, text, goOn = false) {
+  const done = await attempt(() => feedback.name(thing.id, text).catch((error) => (error.status === 409 ? same(thing, text, error) : Promise.reject(error))), stale);
+  if (!done) return;
+  await showUndo();
+  if (goOn) return nextThing(done.id);
+  follow(done);
 }
 
-async function chooseOther(thing) {
+async function same(thing, text, error) {
+  const wanted = text.trim().toLocaleLowerCase();
+  const known = await feedback.likelyThings({ refs: [thing.pictures[0].ref], fingerprint: thing.fingerprint });
+  const other = known.find((one) => one.id !== thing.id && one.name.toLocaleLowerCase() === wanted);
+  const answer = await askName(`${error.message}. Is it the same thing?`, [
+    ...(other ? [["join", "Yes, join them"]] : []), ["again", "No, two things of this name"]]);
+  if (answer === "join") return feedback.merge(thing.id, other.id, other.name);
+  return answer === "again" ? feedback.name(thing.id, text, true) : null;
+}
+
+// The largest thing that has no name yet.
+async function nextThing(after) {
   const found = await attempt(() => feedback.gallery(0, 200));
-  if (!found) return;
-  const others = found.things.filter((one) => one.id !== thing.id).map((one) => {
-    const made = card(one);
-    made.addEventListener("click", (event) => {
-      event.preventDefault();
-      dialog.close();
-      change(() => feedback.merge(thing.id, one.id));
-    });
-    return made;
-  });
-  const dialog = element("dialog", { class: "choose", "aria-label": "Which thing is it?" }, [
-    element("h2", {}, ["Which thing is it?"]), element("div", { class: "cards" }, others)]);
-  dialog.append(button("Cancel", () => dialog.close()));
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  const next = found?.things.find((one) => !one.name && one.id !== after);
+  location.hash = next ? next.id : "";
+  if (!next) render();
+}
+
+async function join(thing) {
+  const other = await chooseThing({ refs: thing.pictures.slice(0, 8).map((one) => one.ref), fingerprint: thing.fingerprint }, thing.id);
+  if (!other) return;
+  let name = null;
+  if (thing.name && other.name && thing.name !== other.name) {
+    name = await askName("Which name do both have from now on?", [[other.name, other.name], [thing.name, thing.name]]);
+    if (name === null) return;
+  }
+  change(() => feedback.merge(thing.id, other.id, name));
 }
 
 async function change(act) {
-  const done = await attempt(act);
+  const done = await attempt(act, stale);
   if (!done) return;
+  await showUndo();
+  follow(done);
+}
+
+// Show the thing that something was done to: its id may be new.
+function follow(done) {
   if (done.id && `#${done.id}` !== location.hash) location.hash = done.id;
   else render();
 }
 
-function showUndo(what) {
-  byId("undo").disabled = !what;
-  byId("undo").title = what ? `Take back: ${what}` : "";
+// What was undone may have made the thing: then the one that its photos are in by now is shown.
+async function undone() {
+  const photo = shown?.pictures[0]?.ref;
+  if (shown && (await feedback.thing(shown.id).catch(() => null)) === null) {
+    const still = photo && (await feedback.thing(photo).catch(() => null));
+    return follow({ id: still ? still.id : "" });
+  }
+  render();
 }
 
-byId("undo").addEventListener("click", async () => {
-  const done = await attempt(() => feedback.undo());
-  if (!done) return;
-  toast(`Taken back: ${done.message}`);
-  if (shown && (await feedback.thing(shown.id).catch(() => null)) === null) location.hash = "";
-  render();
-});
 addEventListener("hashchange", render);
-render();
+wireShell(undone);
+attempt(async () => {
+  bar = await beginStore(render);
+  await render();
+}, fail);

@@ -2,14 +2,16 @@
 
 import { reasonMissing } from "./api.js";
 import { byId, copyText, counted, element, toast } from "./dom.js";
-import { copiesOf } from "./results.js";
+import * as feedback from "./feedback_api.js";
+import { NameField } from "./naming.js";
+import { attempt, showUndo } from "./shell.js";
+import { BANDS, bandOf, copiesOf } from "./tiles.js";
 import { explain } from "./why.js";
 import { Zoom } from "./zoom.js";
 
-const BAND_NAMES = { sure: "sure", maybe: "maybe", other: "probably something else" };
-
 export class Viewer {
-  // actions: search(match), add(match), viewed(match or null): null when it closes, about(): what the server offers.
+  // actions: search(match), about(): what the server offers; optional: add(match), viewed(match or null): null when it
+  // closes, chosen: the photos that are chosen, renamed(): names have changed.
   constructor(actions) {
     Object.assign(this, { actions, dialog: byId("viewer"), matches: [], at: 0, match: null });
     this.zoom = new Zoom(byId("viewer-stage"), byId("large"), { swiped: (by) => this.step(by), dismissed: () => this.dialog.close() });
@@ -18,7 +20,17 @@ export class Viewer {
     byId("zoom-in").addEventListener("click", () => this.zoom.by(1.6));
     byId("zoom-out").addEventListener("click", () => this.zoom.by(1 / 1.6));
     byId("viewer-search").addEventListener("click", () => this.leave(actions.search));
+    byId("viewer-add").hidden = !actions.add;
     byId("viewer-add").addEventListener("click", () => this.leave(actions.add));
+    byId("viewer-pick").hidden = !actions.chosen;
+    byId("viewer-pick").addEventListener("click", () => this.pick());
+    byId("copy-link").addEventListener("click", () => this.copyLink());
+    byId("viewer-rename").addEventListener("click", () => this.rename());
+    this.field = new NameField({
+      refs: () => ({ refs: [this.match.ref], fingerprint: this.match.fingerprint }), give: (what) => this.name(what),
+      label: "Name of the thing", hint: "What is this?",
+    });
+    byId("viewer-naming").append(this.field.place);
     byId("viewer-why").addEventListener("click", () => explain(this.match));
     byId("copy-path").addEventListener("click", () => this.copyPath());
     byId("large").addEventListener("error", () => this.missing());
@@ -27,7 +39,7 @@ export class Viewer {
     this.dialog.addEventListener("close", () => {
       byId("large").removeAttribute("src");
       this.match = null;
-      actions.viewed(null);
+      actions.viewed?.(null);
     });
   }
 
@@ -82,9 +94,60 @@ export class Viewer {
     this.offerFile(this.actions.about().originals && Boolean(match.original)); // a frame of a video has no file
     byId("download").href = `${match.original}?download=true`;
     byId("original").href = match.original;
-    byId("facts").replaceChildren(...facts(match).flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value || "–"])]));
+    byId("facts").replaceChildren(...listed(facts(match)));
+    byId("details").replaceChildren(...listed(details(match)));
     this.showCopies(match);
-    this.actions.viewed(match);
+    this.showName();
+    this.showPick();
+    this.showParent();
+    this.actions.viewed?.(match);
+  }
+
+  // The name of the thing with a link to it; where there is none, the field to give one.
+  showName() {
+    const { match } = this;
+    const thing = match.thing ? [element("a", { href: `things#${match.ref}` }, [match.thing])] : ["no name yet"];
+    byId("viewer-thing").replaceChildren(...thing);
+    byId("viewer-rename").hidden = !match.fingerprint;
+    byId("viewer-rename").textContent = match.thing ? "Edit" : "Name it";
+    this.field.place.hidden = true;
+    this.field.reset();
+  }
+
+  rename() {
+    this.field.place.hidden = false;
+    byId("viewer-rename").hidden = true;
+    this.field.input.focus();
+  }
+
+  async name(what) {
+    const { match } = this;
+    const done = await attempt(() => feedback.namePhotos({ refs: [match.ref], fingerprint: match.fingerprint }, what));
+    if (!done) return;
+    match.thing = what.name;
+    toast(done.message);
+    if (this.match === match) this.showName();
+    await showUndo();
+    this.actions.renamed?.();
+  }
+
+  pick() {
+    this.actions.chosen.toggle(this.match);
+    this.showPick();
+  }
+
+  showPick() {
+    const on = Boolean(this.actions.chosen?.has(this.match.ref));
+    byId("viewer-pick").setAttribute("aria-pressed", String(on));
+    byId("viewer-pick").textContent = on ? "Chosen" : "Choose";
+  }
+
+  // A row that is a part of a photo: the whole photo with the part's box.
+  showParent() {}
+
+  async copyLink() {
+    const address = new URL(`./?view=${this.match.ref}`, location.href).href;
+    toast((await copyText(address)) ? "Copied the link to this photo." : `The browser does not allow copying. The link is: ${address}`);
   }
 
   offerFile(there) {
@@ -128,11 +191,11 @@ export class Viewer {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
     const does = {
       ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1),
       "+": () => this.zoom.by(1.6), "=": () => this.zoom.by(1.6), "-": () => this.zoom.by(1 / 1.6), 0: () => this.zoom.reset(),
-      a: () => this.leave(this.actions.add), s: () => this.leave(this.actions.search), c: () => this.copyPath(),
+      x: () => this.actions.chosen && this.pick(), n: () => this.rename(), a: () => this.actions.add && this.leave(this.actions.add), s: () => this.leave(this.actions.search), c: () => this.copyPath(),
     }[event.key];
     if (does) does();
     else if (event.key === " " && !event.target.closest("button, a")) this.dialog.close();
@@ -143,8 +206,18 @@ export class Viewer {
 
 function facts(match) {
   const found = [];
-  if (match.thing) found.push(["thing", match.thing]);
   if (match.is_query) found.push(["found", "this is your photo"]);
-  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${BAND_NAMES[match.band]}`], ["cosine", match.similarity.toFixed(4)]);
+  else if (match.score !== undefined) found.push(["same thing", `${Math.round(match.score * 100)} % · ${BANDS.find((one) => one.name === bandOf(match)).title.toLowerCase()}`]);
   return [...found, ...Object.entries(match.columns ?? {})];
 }
+
+// What only engineers need.
+function details(match) {
+  const found = [["row", match.ref]];
+  if (match.similarity !== undefined) found.push(["cosine", match.similarity.toFixed(4)]);
+  if (match.score !== undefined) found.push(["score", match.score.toFixed(4)]);
+  if (match.inliers) found.push(["matched points", String(match.inliers)]);
+  return found;
+}
+
+const listed = (pairs) => pairs.flatMap(([name, value]) => [element("dt", {}, [name]), element("dd", {}, [value || "–"])]);

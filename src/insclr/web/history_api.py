@@ -1,0 +1,103 @@
+"""The API of the history: every step that people made, going back to any of them, and doing an undone one again."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+
+from insclr.feedback.entries import describe_act, join_acts
+from insclr.store import Entry, new_entry
+from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
+from insclr.web.served import Refused
+from insclr.web.things_api import Done
+
+history_api = APIRouter(prefix="/api/stores/{store}/history")
+StepId = Annotated[
+    str, Body(embed=True, max_length=64, description="id of a step; empty: before all of them")
+]
+
+
+class Step(BaseModel):
+    """An act of a person: a name, a correction, an answer."""
+
+    id: str
+    at: str = Field(description="when, as ISO 8601 in UTC; empty where that is not known")
+    message: str
+    undone: bool
+
+
+class History(BaseModel):
+    """The steps, newest first."""
+
+    steps: list[Step]
+    total: int
+
+
+@history_api.get("", responses=ERRORS)
+def history(
+    served: Offer,
+    store: StoreNumber,
+    count: Annotated[int, Query(ge=1, le=200)] = 50,
+    offset: Annotated[int, Query(ge=0, le=10**7)] = 0,
+) -> History:
+    """What people did, the undone steps among it."""
+    acts, undone = _read(served.store(store).store.journal())
+    steps = [
+        Step(id=act[-1].id, at=_time(act[-1]), message=describe_act(act), undone=act[-1].id in undone)
+        for act in reversed(acts)
+    ]
+    return History(steps=steps[offset : offset + count], total=len(steps))
+
+
+@history_api.post("/back", responses=WRITE_ERRORS)
+def go_back(served: Offer, store: StoreNumber, step: StepId = "") -> Done:
+    """Undo every step after this one."""
+    home = served.store(store)
+    acts, undone = _read(home.store.journal())
+    after = acts[_find(acts, step) + 1 :] if step else acts
+    wanted = [act for act in after if act[-1].id not in undone]
+    if not wanted:
+        raise Refused(400, "no step after this one holds: there is nothing to undo")
+    home.feedback.append([new_entry("undo", {"entry": one.id}) for act in wanted for one in act])
+    return Done(id=step, message=f"{len(wanted)} step{'' if len(wanted) == 1 else 's'} undone")
+
+
+@history_api.post("/again", responses=WRITE_ERRORS)
+def do_again(served: Offer, store: StoreNumber, step: StepId) -> Done:
+    """Do an undone step once more, as the newest one."""
+    home = served.store(store)
+    acts, undone = _read(home.store.journal())
+    act = acts[_find(acts, step)]
+    if act[-1].id not in undone:
+        raise Refused(400, "this step was not undone")
+    made = join_acts([new_entry(one.kind, one.data) for one in act])
+    home.feedback.append(made)
+    return Done(id=made[-1].id, message=describe_act(made))
+
+
+def _read(journal: list[Entry]) -> tuple[list[list[Entry]], set[str]]:
+    """The acts, oldest first, and the ids of undone entries."""
+    undone = {str(one.data.get("entry")) for one in journal if one.kind == "undo"}
+    acts: dict[str, list[Entry]] = {}
+    for one in journal:
+        if one.kind != "undo":
+            acts.setdefault(str(one.data.get("act") or one.id), []).append(one)
+    return list(acts.values()), undone
+
+
+def _find(acts: list[list[Entry]], step: str) -> int:
+    for place, act in enumerate(acts):
+        if act[-1].id == step:
+            return place
+    raise Refused(404, "this step is not in the history")
+
+
+def _time(entry: Entry) -> str:
+    """The time in an entry's id: its nanoseconds since 1970."""
+    found = re.match(r"(\d{19,20})-", entry.id)
+    try:
+        return datetime.fromtimestamp(int(found[1]) / 1e9, UTC).isoformat(timespec="seconds") if found else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
