@@ -179,7 +179,7 @@ def download(served: Offer, store: StoreNumber, body: ChosenPhotos) -> Streaming
     home = served.store(store)
     rows = _rows(served, home, body)
     return StreamingResponse(
-        _zipped(home, rows),
+        _write_zip(home, rows),
         media_type="application/zip",
         headers={
             "content-disposition": 'attachment; filename="photos.zip"',
@@ -284,7 +284,7 @@ class _Pieces:
         return found
 
 
-def _zipped(home: ServedStore, rows: Sequence[Row]) -> Iterator[bytes]:
+def _write_zip(home: ServedStore, rows: Sequence[Row]) -> Iterator[bytes]:
     """A ZIP of the files as they are; one that is gone or changed is left out and listed in `missing.txt`."""
     pieces, missing = _Pieces(), []
     with zipfile.ZipFile(cast("IO[bytes]", pieces), "w", zipfile.ZIP_STORED) as archive:
