@@ -13,6 +13,7 @@ from insclr import progress
 from insclr.cli import tell_when_stopped
 from insclr.cli.flags import Images, ModelName, StoreName, command, list_given
 from insclr.errors import UserError
+from insclr.files import is_there
 from insclr.options import IndexOptions, SearchOptions, StoreModelOptions
 from insclr.web.settings import ServeOptions
 
@@ -26,11 +27,34 @@ def check(
     images: Images,
     workers: Annotated[int, typer.Option(help="Threads; -1 = one a core, at most eight.")] = -1,
 ) -> None:
-    """Read every image: counts, sizes, formats, exact duplicates, unreadable files."""
+    """Read every image: counts, sizes, formats, exact duplicates, unreadable files.
+
+    Of a store's folder, every row, name and answer in it is compared with its checksum.
+    """
+    if is_there(images / "rows.sqlite"):
+        typer.echo(_check_store(images))
+        return
     from insclr.api import check as check_listed
     from insclr.data.images import list_images
 
     typer.echo("\n".join(check_listed(list_images(images), workers=workers).lines()))
+
+
+def _check_store(folder: Path) -> str:
+    """What a whole store holds; UserError that names what is damaged in another one."""
+    from insclr.retrieval.local_features import LocalFeatureDatabase
+    from insclr.store.local import LocalStore
+
+    with closing(LocalStore(folder)) as store, closing(LocalFeatureDatabase(store.parts)) as local:
+        found, count = store.damage(), f"{store.count()} images and {len(store.journal())} names and answers"
+        local.read(sorted(local.hashes()))
+    if found:
+        raise UserError(
+            f"{folder} has {len(found)} damaged parts: {'; '.join(found[:10])}. `insclr index` describes damaged "
+            "rows again, and a search makes segments again. Damaged names and answers, or a damaged structure, come "
+            "back only from a copy of the folder."
+        )
+    return f"{folder}: {count}, nothing damaged"
 
 
 @command

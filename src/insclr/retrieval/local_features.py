@@ -24,6 +24,7 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.progress import progress_bar
 from insclr.store import Row, Store
+from insclr.store.checks import SEAL, seal, unseal
 from insclr.store.database import DamagedFile, connect, explain_errors
 
 MAX_FEATURES = 400  # of one image: at most 54,408 bytes
@@ -54,18 +55,20 @@ class LocalFeatures:
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
-        """Write the features as 8 bytes and 136 bytes per point."""
+        """Write the features as 8 bytes, 136 bytes per point, and a checksum."""
         points = np.empty(len(self), _POINT)
         points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
         points["scale"] = self.scales
         points["angle"] = np.rint(self.angles % (2 * np.pi) * (65535 / (2 * np.pi)))
         head = _HEAD.pack(*(round(side * 65535) for side in self.extent))
-        return head + points.tobytes() + self.descriptors.tobytes()
+        return seal(head + points.tobytes() + self.descriptors.tobytes())
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> "LocalFeatures":
         """Read the result of `to_bytes`; ValueError for other bytes."""
         count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
+        if rest == SEAL:  # earlier versions kept no checksum
+            kept, rest = unseal(kept), 0
         if rest or count < 0:
             raise ValueError(f"{len(kept)} bytes are no local features")
         width, height = _HEAD.unpack_from(kept)

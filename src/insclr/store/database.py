@@ -4,11 +4,36 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from insclr.errors import UserError
+from insclr.store.checks import Checks
+from insclr.store.nearest import SCHEMA as REGIONS_SCHEMA
+from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pictures (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    hash TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime INTEGER NOT NULL,
+    columns TEXT NOT NULL,  -- JSON, the values as the CSV has them
+    numbers TEXT NOT NULL,  -- JSON, those of them that are numbers
+    vector BLOB NOT NULL    -- half precision
+);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
+INSERT OR IGNORE INTO notes (name, text) VALUES ('version', '0');
+"""
+UPSERT = """
+INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
+    columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
+"""
+# Stores of earlier versions have none before the first entry is written.
+JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
 
 
 class DamagedFile(UserError):
@@ -27,6 +52,7 @@ def connect(file: Path) -> sqlite3.Connection:
             # A batch that was reported as written survives a power cut. One fsync takes milliseconds,
             # describing a batch takes seconds.
             rows.execute("PRAGMA synchronous = FULL")
+            rows.text_factory = _read_text
         except BaseException:
             rows.close()
             raise
@@ -45,6 +71,23 @@ def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connectio
         f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True, **options
     )
     return rows
+
+
+def _read_text(content: bytes) -> str:
+    return content.decode(errors="replace")  # only damaged text is no UTF-8, and its checksum tells
+
+
+def create_tables(file: Path, info: str) -> None:
+    """Make what is missing of a store's tables, and of the checksums in a store of an earlier version."""
+    with explain_errors(file), closing(connect(file)) as rows:
+        checks = Checks(rows, file)
+        rows.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} {JOURNAL}; COMMIT;"
+        )
+        rows.execute("BEGIN IMMEDIATE")
+        rows.execute("INSERT OR IGNORE INTO notes (name, text) VALUES ('info', ?)", (info,))
+        checks.add()
+        rows.execute("COMMIT")
 
 
 @contextmanager

@@ -1,15 +1,15 @@
 """The embedded store: a folder with a SQLite database of rows and descriptors, and mapped segments to search them."""
 
-import contextlib
 import json
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
-from insclr.store.database import connect, explain_errors, report_damage
-from insclr.store.nearest import SCHEMA as REGIONS_SCHEMA
+from insclr.store.checks import Checks
+from insclr.store.database import UPSERT, connect, create_tables, explain_errors, report_damage
+from insclr.store.journal import Journal
 from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
     Entry,
@@ -28,42 +29,20 @@ from insclr.store.rows import (
     Row,
     StoreInfo,
     check_descriptors,
-    parse_entry,
 )
-from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
+from insclr.store.segment import DamagedSegment
 from insclr.store.segments import Segments, select_by_id
 from insclr.store.store_models import rows_folder, split_model
 from insclr.store.where import Condition, numbers_of, to_sql
 
+_log = logging.getLogger(__name__)
+Found = TypeVar("Found")
 _ROWS = "rows.sqlite"
 _PARTS = "parts.sqlite"
 _OWN_FILES = {
     *(f"{name}{ending}" for name in (_ROWS, _PARTS) for ending in ("", "-wal", "-shm")),
     *("writer.lock", "cache"),
 }
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS pictures (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    path TEXT NOT NULL UNIQUE,
-    hash TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    mtime INTEGER NOT NULL,
-    columns TEXT NOT NULL,  -- JSON, the values as the CSV has them
-    numbers TEXT NOT NULL,  -- JSON, those of them that are numbers
-    vector BLOB NOT NULL    -- half precision
-);
-CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
-INSERT OR IGNORE INTO notes VALUES ('version', '0');
-"""
-_UPSERT = """
-INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
-    columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
-"""
-# Made when the first entry is written: stores of earlier versions have none.
-_JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
-_TABLE = "SELECT 1 FROM sqlite_master WHERE name = ?"
-_SELECT_ROW = "SELECT id, path, hash, size, mtime, columns FROM pictures"
 _KEPT_FILTERS = 32
 # A reader beside a busy writer spends at most about this share of its time on reloading the rows.
 RELOAD_SHARE = 0.2
@@ -95,8 +74,11 @@ class LocalStore:
         self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
         self._rows = connect(self._file)
         # The first model's database has the journal of all models.
-        self._journal = self._rows if self.model_number == 1 else connect(self.folder / _ROWS)
+        self._journal = Journal(self.folder / _ROWS, self._rows if self.model_number == 1 else None)
         try:
+            with explain_errors(self._file):
+                self._checks = Checks(self._rows, self._file)
+                self._checks.warn_of_structure()
             with self._report_damage():
                 self.info = StoreInfo.from_json(self.note("info") or "")
         except BaseException:
@@ -104,7 +86,9 @@ class LocalStore:
             raise
         if (run := own / "run").is_dir() and self.model_number > 1:  # also where the store has moved
             self.info = replace(self.info, model=str(run.absolute()))
-        self._segments = Segments(self._cache / "segments", self.info.dim, self._select)
+        self._segments = Segments(
+            self._cache / "segments", self.info.dim, self._select, self.set_note, self._checks
+        )
 
     @classmethod
     def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
@@ -120,16 +104,16 @@ class LocalStore:
                     f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
                 )
         own.mkdir(parents=True, exist_ok=True)
-        rows = connect(own / _ROWS)
-        with explain_errors(own / _ROWS), contextlib.closing(rows):
-            rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} COMMIT;")
-            rows.execute("INSERT OR IGNORE INTO notes VALUES ('info', ?)", (info.to_json(),))
+        create_tables(own / _ROWS, info.to_json())
         sync_folder(own)
         return cls(folder)
 
     @contextmanager
     def writing(self, wait: float = 30.0) -> Iterator[None]:
         with only_writer(self.folder / "writer.lock", wait):
+            with self._lock, explain_errors(self._file), self._rows:
+                self._rows.execute("BEGIN IMMEDIATE")
+                self._checks.drop_damaged()
             yield
             self._segments.pack()  # now, so that the next search need not wait for it
 
@@ -142,10 +126,12 @@ class LocalStore:
         halves = check_descriptors(descriptors, len(images), self.info.dim).astype("<f2")
         with self._transaction(images) as rows:
             rows.executemany(
-                _UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(images, halves, strict=True)]
+                UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(images, halves, strict=True)]
             )
+            paths = [one.path for one in images]
+            self._checks.fill("pictures", "path = ?", paths)
             if regions is not None:
-                write_regions(rows, [one.path for one in images], regions, self.info.dim)
+                write_regions(rows, self._checks, paths, regions, self.info.dim)
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         statement = (
@@ -153,16 +139,23 @@ class LocalStore:
         )
         with self._transaction(images) as rows:
             rows.executemany(statement, [(*_values(one)[1:], one.path) for one in images])
+            self._checks.fill("pictures", "path = ?", [one.path for one in images], only="row_check")
 
     def delete(self, paths: Sequence[str]) -> None:
         with self._transaction() as rows:
             rows.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in paths])
 
+    def damage(self) -> list[str]:
+        """Read everything that is kept, and name what is damaged; segments are made again."""
+        with self._lock, explain_errors(self._file):
+            found = [*self._checks.find_damage(), *self._journal.damage()]
+        return found + [f"segment {one}, which is made again now" for one in self._segments.read_all()]
+
     def rows_by_path(self) -> dict[str, Row]:
-        return {row.image.path: row for row in self._read_rows(_SELECT_ROW)}
+        return {row.image.path: row for row in self._read_rows()}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
-        statement, values = select_by_id(f"{_SELECT_ROW} WHERE id", ids)
+        statement, values = select_by_id("WHERE id", ids)
         found = {row.id: row for row in self._read_rows(statement, values)}
         return [found[int(one)] for one in ids if int(one) in found]
 
@@ -172,12 +165,12 @@ class LocalStore:
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
         wanted = np.asarray(ids, dtype=np.int64)
         try:
-            return self._load().descriptors(wanted)
+            return self._read(lambda nearest: nearest.descriptors(wanted))
         except KeyError:
             if self.version() == self._loaded_version:
                 raise
             self._load_again_at = 0.0  # a row that a writer has just added: reloading cannot be put off
-            return self._load().descriptors(wanted)
+            return self._read(lambda nearest: nearest.descriptors(wanted))
 
     def count(self) -> int:
         return int(self._select("SELECT count(*) FROM pictures")[0][0])
@@ -187,8 +180,21 @@ class LocalStore:
         return names
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
-        nearest = self._load()
-        return nearest.search(queries, top, None if where is None else self._filter(nearest, where))
+        def search(nearest: NearestRows) -> Neighbours:
+            return nearest.search(queries, top, None if where is None else self._filter(nearest, where))
+
+        return self._read(search)
+
+    def _read(self, work: Callable[[NearestRows], Found]) -> Found:
+        """The result of some work on the rows, which is repeated where a segment turns out to be damaged."""
+        try:
+            return work(self._load())
+        except DamagedSegment as error:
+            _log.warning("a segment of %s is made again (%s)", self.cache, error)
+            with self._lock:
+                self._nearest = None
+                self._segments.drop_damaged()
+            return work(self._load())
 
     def has_regions(self) -> bool:
         return self._has_table("regions") and bool(self._select("SELECT 1 FROM regions LIMIT 1"))
@@ -203,11 +209,13 @@ class LocalStore:
         dim = self.info.dim
         if not self.has_regions():
             return [no_regions(dim)] * len(ids)
-        statement, values = select_by_id("SELECT picture, boxes, vectors FROM regions WHERE picture", ids)
-        found = {
-            row: read_regions(boxes, vectors, dim) for row, boxes, vectors in self._select(statement, values)
-        }
+        kept = self._select_regions(*select_by_id("WHERE picture", ids))
+        found = {row: read_regions(boxes, vectors, dim) for row, boxes, vectors in kept}
         return [found.get(int(one)) or no_regions(dim) for one in ids]
+
+    def _select_regions(self, which: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        statement = f"SELECT picture, boxes, vectors, {self._checks.whole('regions')} FROM regions {which}"
+        return self._checks.keep_whole("regions", self._select(statement, values))
 
     def search_regions(
         self, queries: Descriptors, top: int, where: Condition | None = None
@@ -216,7 +224,7 @@ class LocalStore:
         with self._lock, self._report_damage():
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
-                found = self._select("SELECT * FROM regions ORDER BY picture") if self.has_regions() else []
+                found = self._select_regions("ORDER BY picture") if self.has_regions() else []
                 file = self._cache / f"regions-{version}.faiss"
                 self._region_rows = version, RegionRows(found, self.info.dim, file)
             regions = self._region_rows[1]
@@ -224,28 +232,27 @@ class LocalStore:
         return regions.search(queries, top, allowed)
 
     def note(self, name: str) -> str | None:
-        found = self._select("SELECT text FROM notes WHERE name = ?", [name])
-        return str(found[0][0]) if found else None
+        whole = self._checks.whole("notes")
+        found = self._select(f"SELECT name, text, {whole} FROM notes WHERE name = ?", [name])
+        kept = self._checks.keep_whole("notes", found)
+        return str(kept[0][1]) if kept else None
 
     def set_note(self, name: str, text: str) -> None:
         with self._lock, explain_errors(self._file), self._rows:
-            self._rows.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, text))
+            self._rows.execute("BEGIN IMMEDIATE")
+            self._write_note(name, text)
+
+    def _write_note(self, name: str, text: str) -> None:
+        self._rows.execute("INSERT OR REPLACE INTO notes (name, text) VALUES (?, ?)", (name, text))
+        self._checks.fill("notes", "name = ?", [name])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        with self._lock, explain_errors(self._file), self._journal:
-            self._journal.execute("BEGIN IMMEDIATE")
-            self._journal.execute(_JOURNAL)
-            self._journal.executemany(
-                "INSERT OR IGNORE INTO journal VALUES (?, ?)", [(one.id, one.text()) for one in entries]
-            )
+        with self._lock:
+            self._journal.append(entries)
 
     def journal(self) -> list[Entry]:
-        with self._lock, explain_errors(self._file):
-            if not self._journal.execute(_TABLE, ["journal"]).fetchall():
-                return []
-            found = self._journal.execute("SELECT id, entry FROM journal ORDER BY id").fetchall()
-        with self._report_damage():
-            return [parse_entry(*row) for row in found]
+        with self._lock:
+            return self._journal.entries()
 
     def version(self) -> str:
         return self.note("version") or "0"
@@ -264,11 +271,17 @@ class LocalStore:
 
     def _has_table(self, name: str) -> bool:
         """Whether there is a table, which a database of an older version may lack."""
-        return bool(self._select(_TABLE, [name]))
+        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [name]))
 
-    def _read_rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        found = self._select(statement, values)
+    def _read_rows(self, which: str = "", values: Sequence[object] = ()) -> list[Row]:
+        """The rows that an SQL condition selects, the damaged ones left out."""
+        whole = self._checks.whole("pictures", "row_check")
+        statement = f"SELECT id, path, hash, size, mtime, columns, {whole} FROM pictures {which}"
+        every = self._select(statement, values)
+        found = self._checks.keep_whole("rows", every)
         with self._report_damage():
+            if every and not found:
+                raise ValueError("no row can be read")
             return [
                 Row(id_, IndexedImage(path, hash_, size, mtime, dict(json.loads(columns))))
                 for id_, path, hash_, size, mtime, columns in found
@@ -290,8 +303,9 @@ class LocalStore:
             known = self.columns()
             names = sorted({*known, *(name for one in images for name in one.columns)})
             if names != known:
-                self._rows.execute("INSERT OR REPLACE INTO notes VALUES ('columns', ?)", (json.dumps(names),))
+                self._write_note("columns", json.dumps(names))
             self._rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
+            self._checks.fill("notes", "name = ?", ["version"])
         self._load_again_at = 0.0
 
     def _load(self) -> NearestRows:
@@ -303,6 +317,8 @@ class LocalStore:
                 began, version = time.monotonic(), self.version()
                 with self._report_damage():
                     self._nearest = self._segments.load()
+                    if not len(self._nearest.ids) and self.count():
+                        raise ValueError("no row can be read")
                 self._loaded_version = version
                 self._filters.clear()
                 ended = time.monotonic()
@@ -315,7 +331,11 @@ class LocalStore:
             if nearest is self._nearest and where in self._filters:
                 return self._filters[where]
             statement, values = to_sql(where)
-            met = [row[0] for row in self._select(f"SELECT id FROM pictures WHERE {statement}", values)]
+            whole = self._checks.whole("pictures", "row_check")
+            statement = (
+                f"SELECT id, {whole} FROM pictures WHERE CASE WHEN {whole} THEN {statement} ELSE 1 END"
+            )
+            met = [row[0] for row in self._checks.keep_whole("rows", self._select(statement, values))]
             allowed = np.isin(nearest.ids, np.array(met, dtype=np.int64))
             if nearest is self._nearest:
                 self._filters[where] = allowed

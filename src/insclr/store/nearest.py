@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Boxes, Descriptors, Ids, Regions, Scores
+from insclr.store.checks import Checks
 from insclr.store.rows import NearestRegions, Neighbours, check_descriptors
 from insclr.store.segment import RESCORED, Flags, Segment, faiss, in_memory
 
@@ -69,7 +70,7 @@ class NearestRows:
         rows = np.empty((len(ids), self._dim), np.float32)
         for number, part in enumerate(self._parts):
             own = owner == number
-            rows[own] = part.segment.rows[place[own]]
+            rows[own] = part.segment.read(place[own])
         return rows
 
     def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> Neighbours:
@@ -135,18 +136,19 @@ CREATE TRIGGER IF NOT EXISTS regions_stale AFTER UPDATE OF vector ON pictures
 
 
 def write_regions(
-    rows: sqlite3.Connection, paths: Sequence[str], regions: Sequence[Regions], dim: int
+    rows: sqlite3.Connection, checks: Checks, paths: Sequence[str], regions: Sequence[Regions], dim: int
 ) -> None:
     """Keep the regions of the rows of these paths, within the transaction at hand."""
     for one in regions:
         check_descriptors(one.descriptors, len(one.boxes), dim)
     rows.executemany(
-        "INSERT OR REPLACE INTO regions SELECT id, ?, ? FROM pictures WHERE path = ?",
+        "INSERT OR REPLACE INTO regions (picture, boxes, vectors) SELECT id, ?, ? FROM pictures WHERE path = ?",
         [
             (one.boxes.astype("<f4").tobytes(), one.descriptors.astype("<f2").tobytes(), path)
             for path, one in zip(paths, regions, strict=True)
         ],
     )
+    checks.fill("regions", "picture = (SELECT id FROM pictures WHERE path = ?)", paths)
 
 
 def read_regions(boxes: bytes, vectors: bytes, dim: int) -> Regions:

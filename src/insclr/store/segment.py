@@ -5,6 +5,7 @@ vectors are its hardest case and inverted lists or graphs fail there, for want o
 docs/research/performance.md has its recall and time on random and on real descriptors.
 """
 
+import io
 import logging
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Scores
 from insclr.files import whole_file
+from insclr.store.checks import array_bytes, checksum, seal, unseal
 
 _log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
@@ -28,11 +30,23 @@ Halves = NDArray[np.float16]  # (rows, dim)
 Flags = NDArray[np.bool_]
 
 
+class DamagedSegment(ValueError):
+    """A row of a segment is not what was written."""
+
+
 class Segment:
     """Unit rows in half precision, in memory or mapped from a file, searched by cosine."""
 
-    def __init__(self, exact: Any, coarse: Any = None) -> None:
+    damaged = False  # a row is not what was written
+
+    def __init__(
+        self, exact: Any, coarse: Any = None, ids: Ids | None = None, checks: NDArray[np.int64] | None = None
+    ) -> None:
+        """Rows in a file have `checks`, their checksums, which are of their `ids` too."""
         self._exact = exact
+        self._ids = ids
+        self._checks = checks
+        self._verified: Flags = np.zeros(exact.ntotal, np.bool_)
         self._coarse = coarse  # the refined index does not keep it alive
         self._refined = None if coarse is None else faiss.IndexRefine(coarse, exact)
         count, dim = exact.ntotal, exact.d
@@ -63,7 +77,23 @@ class Segment:
             if found is not None:
                 return found
         near, places = self._exact.search(queries, top, params=_only(allowed))
+        self.verify(places)
         return near, places
+
+    def read(self, places: Ids) -> Halves:
+        """The rows at these places; DamagedSegment where one is not what was written."""
+        self.verify(places)
+        return self.rows[places]
+
+    def verify(self, places: Ids) -> None:
+        """Raise DamagedSegment where a row at one of these places is not what was written."""
+        if self._checks is None or self._ids is None:
+            return
+        for place in np.unique(places[(places >= 0) & ~self._verified[places]]).tolist():
+            if checksum(int(self._ids[place]), self.rows[place].tobytes()) != self._checks[place]:
+                self.damaged = True
+                raise DamagedSegment(f"the row with id {self._ids[place]} is damaged")
+            self._verified[place] = True
 
     def _coarse_then_exact(
         self, queries: Descriptors, top: int, rescored: int, allowed: Flags | None
@@ -72,6 +102,7 @@ class Segment:
         wanted = top if allowed is None else rescored
         chosen = faiss.IndexRefineSearchParameters(k_factor=rescored / wanted)
         near, places = self._refined.search(queries, wanted, params=chosen)  # type: ignore[union-attr]
+        self.verify(places)
         if allowed is None:
             return near, places
         kept = allowed[places] & (places >= 0)  # (queries, rescored)
@@ -123,25 +154,42 @@ def in_memory(halves: Halves, coarse_file: Path | None = None) -> Segment:
     return Segment(exact, coarse)
 
 
-def write_segment(folder: Path, halves: Halves) -> None:
-    """Keep the rows and their coarse scan in a folder that is there already."""
-    faiss.write_index(exact_index(halves), str(folder / "rows.faiss"))
+def write_segment(folder: Path, halves: Halves, ids: Ids) -> None:
+    """Keep the rows, their checksums and their coarse scan in a folder that is there already."""
+    file = folder / "rows.faiss"
+    faiss.write_index(exact_index(halves), str(file))
+    checks = [checksum(id_, row.tobytes()) for id_, row in zip(ids.tolist(), halves, strict=True)]
+    written = np.array([checksum(_head(file, halves.nbytes)), *checks], np.int64)
+    (folder / "checks.npy").write_bytes(array_bytes(written))
     coarse = coarse_index(halves)
     if coarse is not None:
-        faiss.write_index(coarse, str(folder / "coarse.faiss"))
+        (folder / "coarse.faiss").write_bytes(seal(faiss.serialize_index(coarse).tobytes()))
 
 
-def open_segment(folder: Path, dim: int) -> Segment:
+def open_segment(folder: Path, dim: int, ids: Ids) -> Segment:
     """What `write_segment` kept, its rows mapped; OSError or ValueError when it is gone or damaged."""
     file, coarse_file = folder / "rows.faiss", folder / "coarse.faiss"
+    checks = np.load(io.BytesIO(unseal((folder / "checks.npy").read_bytes())))
+    if len(checks) != len(ids) + 1 or checks[0] != checksum(_head(file, 2 * dim * len(ids))):
+        raise ValueError(f"{folder} is damaged")
     try:
         exact = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
-        coarse = faiss.read_index(str(coarse_file)) if coarse_file.exists() else None
+        coarse = _read_coarse(coarse_file) if coarse_file.exists() else None
     except RuntimeError as error:
         raise ValueError(f"{folder} cannot be read ({error})") from error
     if exact.d != dim or (coarse is not None and (coarse.ntotal, coarse.d) != (exact.ntotal, dim)):
         raise ValueError(f"{folder} holds other rows")
-    return Segment(exact, coarse)
+    return Segment(exact, coarse, ids, checks[1:])
+
+
+def _head(file: Path, rows: int) -> bytes:
+    """What stands in a file of faiss before its rows, which have so many bytes."""
+    with file.open("rb") as opened:
+        return opened.read(max(0, file.stat().st_size - rows))
+
+
+def _read_coarse(file: Path) -> Any:
+    return faiss.deserialize_index(np.frombuffer(unseal(file.read_bytes()), np.uint8))
 
 
 def _only(allowed: Flags | None) -> Any:
@@ -154,8 +202,8 @@ def _read(file: Path) -> Any:
     if not file.exists():
         return None
     try:
-        return faiss.read_index(str(file))
-    except RuntimeError as error:
+        return _read_coarse(file)
+    except (OSError, ValueError, RuntimeError) as error:
         _log.warning("%s cannot be read (%s): it is made again", file, error)
         return None
 
@@ -163,7 +211,7 @@ def _read(file: Path) -> Any:
 def _write(coarse: Any, file: Path) -> None:
     try:
         with whole_file(file) as scratch:
-            faiss.write_index(coarse, str(scratch))
+            scratch.write_bytes(seal(faiss.serialize_index(coarse).tobytes()))
         for old in file.parent.glob(f"{file.name.split('-')[0]}-*{file.suffix}"):
             if old != file:
                 old.unlink(missing_ok=True)

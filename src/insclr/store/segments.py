@@ -6,11 +6,13 @@ and scanned exactly; once there are many of them they become a segment. So addin
 after a crash there are at worst a few rows more in the tail.
 """
 
+import io
 import json
 import logging
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ from insclr.arrays import Ids
 from insclr.errors import UserError
 from insclr.files import only_writer, whole_folder
 from insclr.store import segment as segment_module
+from insclr.store.checks import Checks, array_bytes, unseal
 from insclr.store.nearest import NearestRows, Part
-from insclr.store.segment import Halves, Segment, in_memory, open_segment, write_segment
+from insclr.store.segment import DamagedSegment, Halves, Segment, in_memory, open_segment, write_segment
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +64,17 @@ class _List:
 class Segments:
     """What of a store's rows is searched: opened segments and the tail."""
 
-    def __init__(self, folder: Path, dim: int, run: Run) -> None:
-        """`run` executes a statement on the database, each in a transaction of its own."""
+    def __init__(
+        self, folder: Path, dim: int, run: Run, keep: Callable[[str, str], None], checks: Checks
+    ) -> None:
+        """`run` executes a statement on the database in a transaction of its own; `keep` keeps a note there."""
         self._folder = folder
         self._dim = dim
         self._run = run
+        self._keep = keep
+        self._checks = checks
         self._open: dict[str, tuple[Segment, Ids]] = {}
+        self._damaged: set[str] = set()  # segments of which a row turned out to be damaged
 
     def load(self) -> NearestRows:
         """Everything as it is now, packed first where the tail has grown long; ValueError for damaged rows."""
@@ -90,7 +98,7 @@ class Segments:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with only_writer(self._folder / "writer.lock", 0.0):
-                while self._pack():
+                while self._pack_unless_damaged():
                     pass
                 self._clear(self._list())
         except UserError:
@@ -134,13 +142,31 @@ class Segments:
         return listed, parts
 
     def _open_segment(self, name: str) -> tuple[Segment, Ids]:
+        if name in self._damaged:
+            raise ValueError(f"rows of {name} are damaged")
         if name not in self._open:
-            ids = np.load(self._folder / name / "ids.npy")
-            segment = open_segment(self._folder / name, self._dim)
+            ids = np.load(io.BytesIO(unseal((self._folder / name / "ids.npy").read_bytes())))
+            segment = open_segment(self._folder / name, self._dim, ids)
             if ids.shape != (len(segment),):
                 raise ValueError(f"{name} is damaged")
             self._open[name] = segment, ids
         return self._open[name]
+
+    def drop_damaged(self) -> list[str]:
+        """Leave out the open segments of which a row is known to be damaged: they are made again."""
+        found = [name for name, (segment, _) in self._open.items() if segment.damaged]
+        self._damaged |= set(found)
+        for name in found:
+            del self._open[name]
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        return found
+
+    def read_all(self) -> list[str]:
+        """Read every row of every segment; gives the names of damaged segments, which are made again."""
+        for part in self._parts()[1]:
+            with suppress(DamagedSegment):
+                part.segment.verify(np.arange(len(part.ids)))
+        return self.drop_damaged()
 
     def _tail(self, listed: _List, parts: list[Part], limit: int = -1) -> tuple[Ids, Halves]:
         """The rows that are alive in no segment; of the new ones among them `limit`, the oldest."""
@@ -153,6 +179,12 @@ class Segments:
         new_ids, new_halves = self.read_rows("WHERE id > ? ORDER BY id LIMIT ?", [listed.last, limit])
         return np.concatenate([ids, new_ids]), np.concatenate([halves, new_halves])
 
+    def _pack_unless_damaged(self) -> bool:
+        try:
+            return self._pack()
+        except DamagedSegment:
+            return bool(self.drop_damaged())
+
     def _pack(self) -> bool:
         """Write one more segment; False when there is nothing left to do."""
         change = self._last_change()  # read before the rows: what changes meanwhile is outdated at once
@@ -163,7 +195,7 @@ class Segments:
         absorbed = _choose_absorbed(parts, len(ids))
         last = max(listed.last, int(ids[-1]) if len(ids) else 0)
         ids = np.concatenate([ids, *(part.ids[part.places] for part in absorbed)])
-        halves = np.concatenate([halves, *(part.segment.rows[part.places] for part in absorbed)])
+        halves = np.concatenate([halves, *(part.segment.read(part.places) for part in absorbed)])
         kept = [one for one, part in zip(listed.segments, parts, strict=True) if part not in absorbed]
         if len(ids):
             kept.append(_Kept(self._write(ids, halves), change))
@@ -174,13 +206,13 @@ class Segments:
         name = uuid.uuid4().hex
         order = np.argsort(ids)
         with whole_folder(self._folder / name) as scratch:
-            np.save(scratch / "ids.npy", ids[order])
-            write_segment(scratch, halves[order])
+            (scratch / "ids.npy").write_bytes(array_bytes(ids[order]))
+            write_segment(scratch, halves[order], ids[order])
         return name
 
     def write_list(self, listed: _List) -> None:
         """Make this the list, and forget what only earlier ones needed."""
-        self._run("INSERT OR REPLACE INTO notes VALUES (?, ?)", [_NOTE, json.dumps(asdict(listed))])
+        self._keep(_NOTE, json.dumps(asdict(listed)))
         self._run("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
         self._clear(listed)
 
@@ -195,7 +227,7 @@ class Segments:
             shutil.rmtree(folder, ignore_errors=True)  # who has it open keeps its content
 
     def _list(self) -> _List:
-        found = self._run("SELECT text FROM notes WHERE name = ?", [_NOTE])
+        found = self._run(f"SELECT text FROM notes WHERE name = ? AND {self._checks.whole('notes')}", [_NOTE])
         try:
             values = json.loads(found[0][0] if found else '{"last": 0, "segments": []}')
             return _List(int(values["last"]), tuple(_Kept(**one) for one in values["segments"]))
@@ -224,8 +256,11 @@ class Segments:
         return np.array(found, dtype=np.int64).reshape(-1, 2)
 
     def read_rows(self, which: str, values: Sequence[object]) -> tuple[Ids, Halves]:
-        """Ids and descriptors of the rows that an SQL condition selects."""
-        found = self._run(f"SELECT id, vector FROM pictures {which}", values)
+        """Ids and descriptors of the rows that an SQL condition selects, the damaged ones left out."""
+        whole = self._checks.whole("pictures", "vector_check")
+        found = self._checks.keep_whole(
+            "vectors", self._run(f"SELECT id, vector, {whole} FROM pictures {which}", values)
+        )
         ids = np.array([row[0] for row in found], dtype=np.int64)
         halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
         if halves.size != len(ids) * self._dim:
