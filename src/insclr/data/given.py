@@ -72,4 +72,6 @@ def as_rgb(picture: Picture) -> Image.Image:
             picture = Image.fromarray(picture)
         except (TypeError, ValueError):  # Pillow knows how many channels there may be
             raise refused from None
+    if not (picture.width and picture.height):
+        raise UserError(f"An image of {picture.width} x {picture.height} pixels is empty: leave it out.")
     return picture.convert("RGB")

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from insclr.engine.choose import CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
+from insclr.engine.view_graph import WholeDescriptor
 from insclr.model.network import DescriptorNetwork
+from insclr.recipe import DescriptorRecipe
 
 OPSET = 17
 TOLERANCE = 1e-5  # of a component of a unit vector
@@ -39,11 +41,13 @@ def export_trunk(network: DescriptorNetwork, kind: Kind, size: int, *, square: b
     return export_module(module, outputs, size, square=square, name=network.backbone.name)
 
 
-def export_whole(network: DescriptorNetwork, size: int, photos: Tensor | None = None) -> Exported:
-    """The whole network, with the descriptor as third output; verified on `photos` (B, 3, H, W) where given."""
-    outputs = ("map", "pooled", "descriptor")
+def export_whole(
+    network: DescriptorNetwork, settings: DescriptorRecipe, photos: Tensor | None = None
+) -> Exported:
+    """Views, network and mean, the descriptor as third output; verified on `photos` (B, 3, H, W) where given."""
+    outputs, module = ("map", "pooled", "descriptor"), WholeDescriptor(network, settings)
     return export_module(
-        _Whole(network), outputs, size, square=True, name=network.backbone.name, photos=photos
+        module, outputs, settings.size, square=False, name=network.backbone.name, photos=photos
     )
 
 
@@ -97,12 +101,6 @@ class _Trunk(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         seen = self.network.backbone(images)
         return seen.map, self.network.pool(seen)
-
-
-class _Whole(_Trunk):
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        seen, pooled = super().forward(images)
-        return seen, pooled, self.network.head(pooled)
 
 
 class _Early(_Trunk):

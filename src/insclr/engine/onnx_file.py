@@ -1,4 +1,4 @@
-"""Export a model as an ONNX file for other programs: the whole network, verified on photos, in three precisions."""
+"""Export a model as an ONNX file for other programs: views and network, verified on photos, in three precisions."""
 
 import math
 import tempfile
@@ -12,17 +12,20 @@ import onnxruntime
 import torch
 from onnxruntime import quantization
 from onnxruntime.transformers import float16
+from PIL import Image
 
 from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
-from insclr.data.views import fit_image
+from insclr.data.views import descriptor_views, fit_image
 from insclr.engine.choose import CannotExport
-from insclr.engine.engine import Features
+from insclr.engine.engine import Features, unit_rows
 from insclr.engine.export import OPSET, drawn_images, export_whole
+from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.model_file import Model
+from insclr.recipe import DescriptorRecipe
 
 Precision = Literal["fp32", "fp16", "int8"]
 _PHOTOS = 64  # enough to see how far values reach, and to verify
@@ -39,33 +42,37 @@ class OnnxFile:
     size: int
     photos: int
     least_cosine: float
-    one_size: bool
 
     def __str__(self) -> str:
-        sizes = f"images of {self.size} x {self.size}" if self.one_size else "images of any size"
         seen = f"{self.photos} photos" if self.photos else "drawn test images (no --photos)"
         return (
-            f"{self.file}: {self.precision}, {sizes}, opset {OPSET}; least cosine with torch's descriptors on "
-            f"{seen}: {self.least_cosine:.6f}"
+            f"{self.file}: {self.precision}, images of any size, opset {OPSET}; least cosine with torch's "
+            f"descriptors on {seen}: {self.least_cosine:.6f}"
         )
 
 
 def write_onnx(
     model: Model, out: Path, *, precision: Precision = "fp32", photos: ImageList | None = None
 ) -> OnnxFile:
-    """Write the model's network as one ONNX graph: images (B, 3, H, W) 0..255 in; map, pooled, descriptor out.
+    """Write the model as one ONNX graph: images (B, 3, H, W) of any size, 0..255, in; map, pooled, descriptor out.
 
-    It is verified against torch on `photos` before it is written; UserError where no graph gives what torch gives.
+    The graph makes all views of an image itself. Its descriptors of `photos` are compared with torch's before it is
+    written; UserError where no graph gives what torch gives.
     int8 also learns the ranges of all values from the photos, and needs some.
     """
+    if out.suffix.lower() != ".onnx":
+        raise UserError(
+            f"{out}: an ONNX file ends in .onnx. Name it so, for example {out.with_suffix('.onnx')}."
+        )
     if precision == "int8" and photos is None:
         raise UserError("int8 must see how far values reach: pass --photos DIR with photos like yours.")
-    size = model.recipe.descriptor.size
-    pixels = _pixels(photos, size) if photos is not None else drawn_images(size, size, 3).numpy()
+    settings = model.recipe.descriptor
+    longest = round(settings.size / (settings.zoom or 1))  # the second view then has `size` pixels of its own
+    pixels = _pixels(photos, longest) if photos is not None else drawn_images(longest, longest, 3).numpy()
     network = model.network.cpu().eval()
     try:
         # Some of them: at a large size all together would take more memory than there is.
-        made = export_whole(network, size, torch.from_numpy(pixels[:_AT_ONCE]))
+        made = export_whole(network, settings, torch.from_numpy(pixels[:_AT_ONCE]))
     except CannotExport as error:
         raise UserError(f"{error}. Describe with torch (--engine torch) instead.") from error
     content = {"fp32": _same, "fp16": _halve, "int8": _quantise}[precision](made.content, pixels)
@@ -73,20 +80,30 @@ def write_onnx(
     about = {
         "insclr.version": __version__,
         "insclr.model": model.fingerprint,
-        "insclr.size": str(size),
-        "insclr.fit": model.recipe.descriptor.fit,
+        "insclr.size": str(settings.size),
+        "insclr.fit": settings.fit,
+        "insclr.zoom": str(settings.zoom),
+        "insclr.scales": ",".join(map(str, settings.scales)),
+        "insclr.longest": str(longest),
         "insclr.precision": precision,
-        "insclr.input": "float32 (batch, 3, height, width), RGB, 0..255",
+        "insclr.input": "float32 (batch, 3, height, width), RGB, 0..255, any size; the graph makes its views",
         "insclr.backbone": model.recipe.network.backbone,
     }
     onnx.helper.set_model_props(graph, about)
-    with torch.no_grad():
-        expected = np.concatenate([network(torch.from_numpy(part)).numpy() for part in _parts(pixels)])
+    expected = np.concatenate([_describe(TorchEngine(network), one, settings) for one in pixels])
     content = graph.SerializeToString()
     cosine = float((expected * _run(content, pixels)).sum(axis=1).min())
     with whole_file(out) as scratch:
         scratch.write_bytes(content)
-    return OnnxFile(out, precision, size, len(pixels) if photos is not None else 0, cosine, made.one_size)
+    return OnnxFile(out, precision, settings.size, len(pixels) if photos is not None else 0, cosine)
+
+
+def _describe(engine: TorchEngine, pixels: Features, settings: DescriptorRecipe) -> Features:
+    """The descriptor (1, dim) of an image (3, H, W), with views made as everywhere else."""
+    image = Image.fromarray(pixels.transpose(1, 2, 0).astype(np.uint8))
+    views = np.stack(descriptor_views(image, settings.size, settings.fit, zoom=settings.zoom))
+    found = np.concatenate([engine.run(views, scale=scale)[0] for scale in settings.scales])
+    return unit_rows(found.sum(0, keepdims=True))
 
 
 def _pixels(photos: ImageList, size: int) -> Features:
@@ -110,12 +127,15 @@ def _same(content: bytes, _: Features) -> bytes:
 
 
 def _halve(content: bytes, _: Features) -> bytes:
-    """Weights and arithmetic in half precision; images, and what is pooled (a cube), stay float32."""
+    """Weights and arithmetic in half precision; images, views, and what is pooled (a cube), stay float32."""
     graph = onnx.load_from_string(content)
     # A cube overflows half precision, and lengths are sums of squares.
     single = ["Pow", "ReduceMean", "ReduceL2", "ReduceMax", "Clip", "Expand", "Div"]
     graph = float16.convert_float_to_float16(
-        graph, keep_io_types=True, op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *single]
+        graph,
+        keep_io_types=True,
+        op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *single],
+        node_block_list=[node.name for node in graph.graph.node if node.name.startswith("/views/")],
     )
     made: set[str] = set()  # the converter writes the same cast once for each of its readers
     for node in list(graph.graph.node):
