@@ -18,8 +18,8 @@ from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
-from insclr.training.plan import fit_size
 from insclr.training.run import train
+from insclr.training.view_size import fit_size
 
 
 def halves(labels: Labels) -> tuple[Labels, Labels]:
@@ -43,7 +43,7 @@ def main() -> None:
     seen, unseen = halves(read_labels(wanted.labels))
     if wanted.swap:
         seen, unseen = unseen, seen
-    recipe = fit_size(load_recipe(wanted.recipe), seen.images)
+    recipe, _ = fit_size(load_recipe(wanted.recipe), seen.images)
     backbone = recipe.network.backbone
     pretrained = resolve_model(f"pretrained:{backbone}")
     pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))

@@ -22,8 +22,8 @@ from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
-from insclr.training.plan import fit_size
 from insclr.training.run import train
+from insclr.training.view_size import fit_size
 from insclr_rivals.runs import interval
 
 
@@ -66,7 +66,7 @@ class Bench:
 
     def untrained(self, name: str, labels: Labels, recipe_name: str) -> None:
         """The pretrained network and its whitening, at the size and with the views of a recipe."""
-        recipe = fit_size(load_recipe(recipe_name), labels.images)
+        recipe, _ = fit_size(load_recipe(recipe_name), labels.images)
         pretrained = resolve_model(f"pretrained:{recipe.network.backbone}")
         pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))
         if self.missing(name, "pretrained", 0):

@@ -222,7 +222,7 @@ class Recipe(Table):
     guard: bool = setting(False, "watch the run without labels; step back where it gets worse")
     large_size: int = setting(
         0,
-        "views are 224 or 320 px, as most photos allow, and at most this; 0 = as written, as with a size set by hand",
+        "largest side of views that may be chosen by the photos; 0 = as written, as with a size set by hand",
         ge=0,
     )
     workers: int = setting(-1, "processes that decode images; -1 = by the number of cores", ge=-1)

@@ -46,6 +46,7 @@ class RunRecord:
         self.report_file = run.report_file
         self.recipe = run.recipe()
         self.recipe_text = run.recipe_text
+        self.size = run.option("size") or ""  # the side of views, and why
         self.root = images.root
         self.images = len(images)  # all that were found
         self.rounds = _rounds(self.recipe, records)

@@ -114,7 +114,7 @@ def calibration(run: RunRecord) -> Calibration | None:
         return None
     values: dict[str, dict[int, str]] = {}  # by name and round
     why: dict[str, list[str]] = {}
-    remarks: list[str] = []
+    remarks = [f"Before round 1: {run.size}."] if run.size else []
     for number, start in starts.items():
         for reason in start.get("reasons") or []:
             match = _REASON.fullmatch(str(reason))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from insclr.data.check import usual_side
 from insclr.data.images import ImageList, list_images
 from insclr.data.labels import Labels, match_instances, read_labels
 from insclr.errors import UserError
@@ -35,12 +34,13 @@ def choose_recipe(
     out: Path, recipe: str | Path | Recipe | None, changes: tuple[str, ...], resume: bool
 ) -> Recipe:
     """The recipe that was asked for; a resumed run has its own."""
-    if isinstance(recipe, Recipe):
-        return load_recipe(recipe, changes)
     kept = kept_recipe(out) if resume else None
     if not recipe and kept:
         return load_recipe(kept, changes, stored=True)
-    return load_recipe(recipe or "default", changes)
+    chosen = load_recipe(recipe or "default", changes)
+    if kept and chosen.large_size:  # the size was chosen when the run began
+        return chosen.at_size(load_recipe(kept, stored=True).descriptor.size)
+    return chosen
 
 
 def choose_images(images: str | Path | ImageList | None, out: Path, resume: bool) -> ImageList:
@@ -56,20 +56,6 @@ def choose_images(images: str | Path | ImageList | None, out: Path, resume: bool
             "Name the images to learn from. Only --resume goes without: with the --out folder of an interrupted run."
         )
     return source if isinstance(source, ImageList) else list_images(source)
-
-
-_SIZES = (224, 320)  # beside the size in the recipe; docs/research/results.md has the table of sizes
-
-
-def fit_size(recipe: Recipe, images: ImageList) -> Recipe:
-    """The recipe at the largest size that most photos have: to enlarge small photos costs time and mAP."""
-    if not recipe.large_size:
-        return recipe
-    # A transformer is used at the size it was trained at; larger views were measured with a ConvNet only.
-    largest = min(recipe.large_size, _SIZES[0]) if recipe.network.pooling == "cls" else recipe.large_size
-    side = min(largest, usual_side(images))
-    fitting = [size for size in (*_SIZES, largest) if size <= side]
-    return recipe.at_size(max(fitting)) if fitting else recipe.with_(large_size=0)
 
 
 def read_checked_labels(recipe: Recipe, labels: str | Path | None, images: ImageList | None) -> Labels | None:
@@ -121,9 +107,10 @@ def seconds_for_round(recipe: Recipe, index: int, records: Iterable[Mapping[str,
 class Plan:
     """The stages of a run: describe the images, the rounds, the report."""
 
-    def __init__(self, recipe: Recipe, images: int, done: int = 0) -> None:
-        """`done` rounds of an interrupted run have ended."""
+    def __init__(self, recipe: Recipe, images: int, done: int = 0, size: str = "") -> None:
+        """`done` rounds of an interrupted run have ended; `size` is why its views have their size."""
         self._recipe = recipe
+        self._size = size
         self._images = images
         self._done = done
         self._rounds = [fit_to_collection(each, images) for each in recipe.rounds]
@@ -145,7 +132,8 @@ class Plan:
                 rounds += f" ({together}{in_words(60 * self._recipe.minutes)} at most)"
             parts.append(rounds)
         done = f"{self._done} of {len(self._rounds)} rounds are done; " if self._done else ""
-        return f"plan: {done}{', '.join([*parts, 'the report'])}"
+        size = f"{self._size}; " if self._size and not self._done else ""
+        return f"plan: {size}{done}{', '.join([*parts, 'the report'])}"
 
     def note_describing(self, views: int, seconds: float) -> None:
         """Describing so many views took so many seconds."""

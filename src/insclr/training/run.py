@@ -34,7 +34,6 @@ from insclr.training.plan import (
     Plan,
     choose_images,
     choose_recipe,
-    fit_size,
     fit_to_collection,
     read_checked_labels,
     recall_options,
@@ -42,6 +41,7 @@ from insclr.training.plan import (
 from insclr.training.round import run_round
 from insclr.training.run_log import log_result, save_inspection
 from insclr.training.state import RoundFeatures, Run
+from insclr.training.view_size import fit_size
 
 
 def train(
@@ -73,7 +73,8 @@ def train(
         )
     with join_ranks() as ranks:
         listed = choose_images(images, out, asked.resume) if ranks.first else None
-        wanted = ranks.from_first(fit_size(wanted, listed) if listed is not None else None)
+        fitted = None if listed is None else fit_size(wanted, listed, asked.engine, chosen_device)
+        wanted, why_size = ranks.from_first(fitted)
         count = ranks.from_first(None if listed is None else len(listed))
         for each in wanted.rounds:
             if each.train == "all":  # refuses too many ranks now rather than in hours
@@ -85,6 +86,7 @@ def train(
                 "cache": _absolute(asked.cache),
                 "engine": "" if asked.engine == "auto" else asked.engine,
                 "answers": feedback.source if feedback else "",
+                "size": why_size,
             }
             truth = read_checked_labels(wanted, asked.labels, listed)
             folder = RunFolder(out, wanted, resume=asked.resume, first=ranks.first, options=given)
@@ -140,7 +142,7 @@ def run(job: Job) -> None:
     if any(each.train == "late" for each in recipe.rounds):
         features.expect_maps(network)  # now, rather than when all images are described
     done = ranks.from_first(folder.finished_rounds())
-    plan = Plan(recipe, len(listed), done)
+    plan = Plan(recipe, len(listed), done, folder.option("size") or "")
     say(plan.line())
     with _open_tracker(job, skipped) as tracker, followed_by(plan.seconds_after):
         pooled = None

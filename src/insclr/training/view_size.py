@@ -1,0 +1,100 @@
+"""Choose the side of a run's views: by the pixels of the photos, and by a sample described at several sizes."""
+
+import logging
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from insclr.data.check import usual_side
+from insclr.data.images import ImageList, Skipped
+from insclr.data.loader import Collection
+from insclr.data.workers import default_workers
+from insclr.describe.collection_features import CollectionFeatures, PooledFeatures
+from insclr.errors import UserError
+from insclr.model.network import create_network
+from insclr.neighbours.exact import nearest
+from insclr.progress import working
+from insclr.ranks import Ranks
+from insclr.recipe import Recipe
+from insclr.training.state import view_spec
+
+logger = logging.getLogger(__name__)
+
+_SIZES = (160, 224, 320, 448)
+_TRANSFORMER = 224  # what most are trained at; larger views were measured with ConvNets only
+_ENLARGED = 1.2  # most that the usual photo is enlarged, but for the smallest size
+_FEW = 100  # photos, below which neighbourhoods show little: the photos' pixels decide
+_USUAL = 320  # largest size that is taken without a sample
+_SAMPLE = 250
+_NEIGHBOURS = 10
+
+
+def fit_size(
+    recipe: Recipe, images: ImageList, engine: str = "auto", device: torch.device | str = "cpu"
+) -> tuple[Recipe, str]:
+    """The recipe with all views at the size that suits the photos, and why; a size set by hand stays.
+
+    The size is the one at which an augmented view keeps most of the nearest photos of its photo: this orders sizes
+    as mAP does (docs/research/sizes.md). Sizes are left out if describing all photos takes longer than the minutes.
+    """
+    if not recipe.large_size:
+        return recipe, ""
+    of_transformer = recipe.network.pooling == "cls"
+    largest = min(recipe.large_size, _TRANSFORMER) if of_transformer else recipe.large_size
+    side = usual_side(images)
+    fitting = [size for size in _SIZES if size <= min(largest, _ENLARGED * side)]
+    if len(images) >= _FEW and len(fitting) > 1 and not of_transformer:
+        try:
+            with working("choosing the size of views"):
+                shares = _try_sizes(recipe, images, fitting, engine, device)
+        except UserError:
+            logger.debug("no photo of the sample can be read: the run reports it")
+        else:
+            best = max(shares, key=lambda size: shares[size])
+            listed = ", ".join(f"{shares[size]:.1%} at {size} px" for size in sorted(shares))
+            why = f"views of {best} px, where they keep most neighbours of their photo ({listed})"
+            return recipe.at_size(best), why
+    best = max(size for size in _SIZES if size <= min(largest, _USUAL, side) or size == _SIZES[0])
+    return recipe.at_size(best), f"views of {best} px, by the pixels of the photos"
+
+
+def _try_sizes(
+    recipe: Recipe, images: ImageList, fitting: list[int], engine: str, device: torch.device | str
+) -> dict[int, float]:
+    """The share of neighbours that views keep, by size: from the second one up until it falls, else of the first."""
+    sample = images.subset(range(0, len(images), -(-len(images) // _SAMPLE)))
+    network, first = create_network(recipe.network).to(device), recipe.rounds[0]
+    workers = recipe.workers if recipe.workers >= 0 else default_workers()
+    collection = Collection(sample, workers, Skipped())
+    shares: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        features = CollectionFeatures(recipe.network, collection, Path(scratch), Ranks(), engine)
+
+        def share_at(size: int) -> float:
+            views = view_spec(first.with_(plain_size=size, augmented_size=size), 1)
+            return share_kept(features.read(network, views, precision=first.precision))
+
+        for size in fitting[1:]:
+            began = time.monotonic()
+            share = share_at(size)
+            all_views = len(images) * (1 + first.cached_views)
+            seconds = (time.monotonic() - began) * all_views / (2 * len(sample))
+            if recipe.minutes and seconds > 60 * recipe.minutes:
+                break
+            shares[size] = share
+            if share < max(shares.values()):
+                break
+        if max(shares, key=lambda size: shares[size], default=fitting[1]) == fitting[1]:
+            shares[fitting[0]] = share_at(fitting[0])
+    return shares
+
+
+def share_kept(found: PooledFeatures, neighbours: int = _NEIGHBOURS) -> float:
+    """Mean share of a photo's nearest other photos that are among the nearest of its augmented view too."""
+    plain, view = (functional.normalize(rows.float(), dim=1) for rows in (found.plain, found.views[0]))
+    own, k = torch.arange(len(plain)), min(neighbours, len(plain) - 1)
+    of_photo, of_view = (nearest(rows, plain, k, own=own)[1] for rows in (plain, view))
+    return float((of_photo[:, :, None] == of_view[:, None, :]).any(2).float().mean())
