@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from insclr.arrays import Regions, no_regions
+from insclr.data.camera_data import camera_columns
 from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
 from insclr.data.images import ImageList, Skipped
 from insclr.describe.pipeline import Described
@@ -44,6 +45,7 @@ class HistogramDescriber:
             try:
                 content = read_image_bytes(images.file(i))
                 found.hashes[i] = content_hash(content)
+                found.camera[i] = camera_columns(content)
                 if known(found.hashes[i]):
                     continue
                 self.described.append(path)

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -142,3 +143,19 @@ def test_photos_of_another_model_are_refused(client: TestClient) -> None:
     answer = client.post(f"{BASE}/photos/name", json={"fingerprint": "other", "refs": ["0:1"], "name": "x"})
     assert answer.status_code == 409
     assert not listed(client, show="named")
+
+
+def test_camera_data_stay_here_where_originals_do(collection: ServedStore) -> None:
+    rows = [row.image for row in collection.store.rows_by_path().values()]
+    taken = {"taken": "2024-05-01 12:00:00", "latitude": "48.1", "year": "2024"}
+    collection.store.update([replace(one, columns=taken) for one in rows])
+    with client_of(collection) as client:
+        assert listed(client, where="taken > '2024'", order="newest")[0]["columns"] == taken
+        headings = client.get(f"{BASE}/photos", params={"order": "newest"}).json()["headings"]
+        assert headings == [{"title": "2024-05", "offset": 0}]
+    with client_of(collection, originals=False) as closed:
+        assert listed(closed)[0]["columns"] == {"year": "2024"}
+        assert "taken" not in closed.get("/api/about").text
+        assert closed.get(f"{BASE}/photos", params={"where": "latitude > 40"}).status_code == 400
+        found = closed.post("/api/search", data={"rows": "0:1"}).json()["matches"]
+        assert found[0]["columns"] == {"year": "2024"}

@@ -26,6 +26,7 @@ __all__ = [
     "crop_box",
     "decode",
     "load_readers",
+    "open_image",
     "read_header",
     "read_image_bytes",
 ]
@@ -62,7 +63,7 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
     be squares. The image is never enlarged. BadImage is the only error: the file holds no image, or one
     that exceeds `decode_limits`.
     """
-    with _open_image(file) as (image, content):
+    with open_image(file) as (image, content):
         stored = image.size
         if longest is not None and (scale := _least_scale(stored, longest)) < 1:
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
@@ -73,7 +74,7 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
 
 def read_header(file: Path | BinaryIO | bytes) -> Header:
     """Format and stored size of the image in `file`; raises BadImage when the header cannot be read."""
-    with _open_image(file) as (image, _):
+    with open_image(file) as (image, _):
         return Header(image.format or "unknown", image.width, image.height)
 
 
@@ -107,7 +108,7 @@ def crop_box(image: Image.Image, box: Box) -> Image.Image:
 
 
 @contextmanager
-def _open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
+def open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
     """Read and check the header of an image; yields the image and the file's content. Any error becomes BadImage."""
     with _explain_errors():
         if isinstance(file, Path):

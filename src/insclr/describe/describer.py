@@ -56,7 +56,7 @@ class Describer(Protocol):
         regions: bool = False,
         known: Callable[[str], bool] = _nothing_known,
     ) -> Described:
-        """Describe files, each read once; `skipped` gets the unreadable ones.
+        """Describe files with their EXIF data, each read once; `skipped` gets the unreadable ones.
 
         Those whose content is `known`, by its hash, are not decoded: they have a hash and a row of zeros.
         """
@@ -112,7 +112,7 @@ class ModelDescriber:
         regions: bool = False,
         known: Callable[[str], bool] = _nothing_known,
     ) -> Described:
-        """Describe files, each read once; `skipped` gets the unreadable ones.
+        """Describe files with their EXIF data, each read once; `skipped` gets the unreadable ones.
 
         Those whose content is `known`, by its hash, are not decoded: they have a hash and a row of zeros.
         """
@@ -121,6 +121,7 @@ class ModelDescriber:
             pooling=self._pooling if regions else None,
             known=known,
             cache=None if regions else self._cache,
+            with_camera=True,
         )
         workers = 0 if len(images) <= _FEW_FILES else self._workers
         with self._turns:

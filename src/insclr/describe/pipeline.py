@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from insclr.arrays import Descriptors, Regions, no_regions
+from insclr.data.camera_data import camera_columns
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.views import Fit, Pixels, descriptor_views
@@ -95,7 +96,7 @@ class Request:
 
     The views are those of `descriptor_views`; further scales are interpolated from them. With `pooling` every image
     has regions, made from the map of its first view. An image whose content is `known`, by its hash, is not decoded.
-    `cache` keeps pooled features by content.
+    `cache` keeps pooled features by content. `with_camera` reads EXIF data too.
     """
 
     settings: DescriptorRecipe
@@ -103,6 +104,7 @@ class Request:
     pooling: MapPooling | None = None
     known: Callable[[str], bool] = lambda _: False
     cache: FeatureCache | None = None
+    with_camera: bool = False
 
 
 @dataclass
@@ -113,6 +115,7 @@ class Described:
     hashes: list[str]  # `content_hash` of the bytes that were decoded; empty for a file that cannot be read
     regions: list[Regions]  # one for each image; an unreadable one has none in it
     reasons: dict[int, str] = field(default_factory=dict)  # why images are unreadable, by row
+    camera: dict[int, dict[str, str]] = field(default_factory=dict)  # columns of the EXIF data, by row
 
 
 def describe_files(
@@ -141,6 +144,7 @@ def describe_files(
             described.descriptors[part.start : part.stop] = found.descriptors
             described.hashes += found.hashes
             described.regions += found.regions
+            described.camera |= {part.start + row: columns for row, columns in found.camera.items()}
             for row, reason in found.reasons.items():
                 described.reasons[part.start + row] = reason
                 if skipped is not None:
@@ -258,6 +262,8 @@ def _describe_part(
         try:
             content = read_image_bytes(images.file(number))
             found.hashes[row] = content_hash(content)
+            if request.with_camera and (columns := camera_columns(content)):
+                found.camera[row] = columns
             if request.known(found.hashes[row]):
                 continue
             if request.cache is not None and (kept := request.cache.read(found.hashes[row])) is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from insclr.arrays import Descriptors
+from insclr.data.camera_data import CAMERA_COLUMNS, read_camera_data
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, Skipped
 from insclr.describe.describer import Describer
@@ -21,6 +22,7 @@ from insclr.shards import Shard
 from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
 
 WHOLE = Shard()
+_CAMERA_NOTE = "camera data"  # set once they were read; stores of earlier versions have none
 
 
 class DescribedRow(NamedTuple):
@@ -110,6 +112,7 @@ def index_images(
                 bar.advance(len(part))
         if shard.first:
             run.drop_unlisted(given.prune)
+        store.set_note(_CAMERA_NOTE, "1")
         _keep_local_features(store, wanted=given.local)
         with working("building the index"):
             store.settle()
@@ -146,6 +149,7 @@ class _Run:
         self.store = store
         self.report = IndexReport()
         self.known = store.rows_by_path()
+        self.read_all_camera_data = store.note(_CAMERA_NOTE) is None
         self.paths = stored_paths(store.info.root, images)
         # Content described before, under whatever name: a moved or copied file keeps its descriptor.
         self.rows_by_hash = {row.image.hash: row.id for row in self.known.values()}
@@ -167,7 +171,8 @@ class _Run:
         )
         # The hash is that of the bytes described: where the file changed after `stat`, the next run reads it again.
         read = [
-            replace(one, hash=content) for one, content in zip(to_read.values(), found.hashes, strict=True)
+            self._add_camera_data(replace(one, hash=content), found.camera.get(row, {}))
+            for row, (one, content) in enumerate(zip(to_read.values(), found.hashes, strict=True))
         ]
         # Before any row changes whose descriptor they share.
         self._keep_descriptors([*same, *(one for one in read if self._has_content(one.hash))])
@@ -206,11 +211,28 @@ class _Run:
                 self.report.skipped.add(self.images.paths[i], f"cannot be read: {error.strerror}")
                 continue
             columns = {name: values[i] for name, values in self.images.columns.items()}
-            if not columns and path in self.known:
-                # A folder has no columns: those that a table gave before stay.
-                columns = dict(self.known[path].image.columns)
+            if (row := self._find_row(path)) is not None:
+                # A folder has no columns: those that a table gave before stay, and so does what the camera wrote.
+                kept = {k: v for k, v in row.image.columns.items() if not columns or k in CAMERA_COLUMNS}
+                columns = kept | {k: v for k, v in columns.items() if v or k not in kept}
             known_hash = self._known_hash(path, state)
-            yield i, IndexedImage(path, known_hash, state.st_size, state.st_mtime_ns, columns)
+            image = IndexedImage(path, known_hash, state.st_size, state.st_mtime_ns, columns)
+            if self.read_all_camera_data and known_hash:
+                image = self._add_camera_data(image, read_camera_data(self.images.file(i)))
+            yield i, image
+
+    def _add_camera_data(self, image: IndexedImage, camera: Mapping[str, str]) -> IndexedImage:
+        """The image with these columns of its EXIF data, where the user gives no column of that name."""
+        given = {
+            name: value
+            for name, value in image.columns.items()
+            if name not in CAMERA_COLUMNS or (value and name in self.images.columns)
+        }
+        return replace(image, columns={**camera, **given})
+
+    def _find_row(self, path: str) -> Row | None:
+        """The row of this path, here or where it is described."""
+        return self.known.get(path) or (self.described[path].row if path in self.described else None)
 
     def _known_hash(self, path: str, state: os.stat_result) -> str:
         """The hash of a file's content as a row has it that is not older than the file; else an empty text."""

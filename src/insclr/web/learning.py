@@ -98,7 +98,11 @@ class Learning:
         """Serve the new model of the store, and the one it came from as "before"."""
         from insclr.web.server import open_served
 
-        self._served.stores = tuple(open_served([self._served.stores[0].store.uri]))
+        found = tuple(open_served([self._served.stores[0].store.uri]))
+        for one in found:
+            if not self._served.settings.originals:
+                one.hide_camera_data()
+        self._served.stores = found
 
 
 class ProofReport:

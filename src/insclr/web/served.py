@@ -4,12 +4,14 @@ import logging
 import os
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from insclr.data.camera_data import CAMERA_COLUMNS
 from insclr.data.decode_limits import MAX_PIXELS
 from insclr.data.formats import on_disk
 from insclr.describe.describer import Describer
@@ -93,6 +95,30 @@ class Refused(Exception):
         self.headers = headers
 
 
+class _WithoutCameraData:
+    """A store whose rows have no columns of EXIF data: where and when a photo was taken is not given away."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def columns(self) -> list[str]:
+        return [name for name in self._store.columns() if name not in CAMERA_COLUMNS]
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        return [self._strip(row) for row in self._store.rows(ids)]
+
+    def rows_by_path(self) -> dict[str, Row]:
+        return {path: self._strip(row) for path, row in self._store.rows_by_path().items()}
+
+    @staticmethod
+    def _strip(row: Row) -> Row:
+        kept = {name: value for name, value in row.image.columns.items() if name not in CAMERA_COLUMNS}
+        return replace(row, image=replace(row.image, columns=kept))
+
+
 class ServedStore:
     """One store with the describer of its model and a title for people."""
 
@@ -104,6 +130,12 @@ class ServedStore:
         self._columns: tuple[str, list[Column]] = ("", [])  # as of this version of the store
         self._results: tuple[str, FirstResults] | None = None
         self.feedback = FeedbackCache(store)
+
+    def hide_camera_data(self) -> None:
+        """Serve rows without the columns of EXIF data."""
+        if not isinstance(self.store, _WithoutCameraData):
+            self.store = cast("Store", _WithoutCameraData(self.store))
+            self.feedback = FeedbackCache(self.store)
 
     def row(self, id_: int) -> Row:
         """The row of this id; Refused when there is none."""

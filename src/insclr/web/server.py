@@ -66,6 +66,9 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
             "insclr_decoders_killed_total": decoders.killed,
         }
     )
+    if not settings.originals:
+        for one in stores:
+            one.hide_camera_data()
     served = Served(tuple(stores), settings, decoders, uploads, previews, request_bytes, metrics)
     app.state.served = served
     app.state.learning = Learning(served)

@@ -156,15 +156,6 @@ def things(
     )
 
 
-@things_api.get("/things/alone", responses=ERRORS)
-def alone(
-    served: Offer, store: StoreNumber, count: Annotated[int, Query(ge=1, le=200)] = 60
-) -> list[PictureAnswer]:
-    """Photos that match nothing."""
-    rows = served.store(store).feedback.gallery().alone[:count]
-    return [picture_answer(store, row, served.settings.root_path) for row in rows]
-
-
 @things_api.get("/things/{thing}", responses=ERRORS)
 def thing_page(target: Target) -> ThingPage:
     """A thing with its photos."""
