@@ -1,6 +1,6 @@
-"""Comparisons of `insclr ablate rivals` as one table and one chart: how much of the supervised gap each closes.
+"""Comparisons of `insclr paper rivals` as one table and one chart: how much of the supervised gap each closes.
 
-python benchmarks/rivals_chart.py OUT.svg FOLDER/results.json [FOLDER/results.json ...]
+python benchmarks/rivals_chart.py OUT.svg FOLDER/rivals.json [FOLDER/rivals.json ...]
 """
 
 import json

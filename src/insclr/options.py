@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from insclr.errors import UserError
 
@@ -236,3 +236,31 @@ class EvaluateOptions(RankingOptions, LoadOptions):
             raise UserError("Verification and rankings by parts are measured with --labels CSV.")
         if self.ranking != "global" and self.reranker:
             raise UserError("A re-ranker of descriptors goes with --ranking global.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(LoadOptions):
+    """What a table of the paper is made of; size, fit and scales are those of the measurement."""
+
+    benchmarks: tuple[str, ...] = option((), "NAME=DIR: a protocol that measures; once each.", "--protocol")
+    distractors: Path | None = option(None, "With --protocol: distractor images, for a second column.")
+    labels: Path | None = option(None, "Labels of IMAGES (path, instance), for precision and ArcFace.")
+    data: tuple[str, ...] = option((), "Own sets instead: a labels.csv beside its images; once each.")
+    recipe: str = option("", "The recipe that the rows change; empty = the table's own.")
+    changes: tuple[str, ...] = option((), "key=value of the recipe, for all rows.", "--set")
+    seeds: int = option(1, "Runs of each row.")
+    rows: str = option("", "Only these rows, e.g. A,D; empty = all.")
+    parallel: int = option(1, "Runs at a time.")
+    budget: Literal["images", "minutes"] = option(
+        "images", "rivals: what all have as much of as fast, images seen or minutes."
+    )
+    layers: Literal["", "late", "all"] = option(
+        "", "rivals: train late or all layers, as long as default; empty = the last."
+    )
+    minutes: float = option(0.0, "With --layers: minutes of training; 0 = as default.")
+
+    def __post_init__(self) -> None:
+        """UserError for a value that makes no sense."""
+        super().__post_init__()
+        if self.seeds < 1 or self.parallel < 1:
+            raise UserError("--seeds and --parallel must be 1 or more.")

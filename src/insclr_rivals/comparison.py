@@ -14,6 +14,7 @@ from typing import Literal
 
 from insclr.errors import UserError
 from insclr.files import whole_file
+from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
 from insclr_rivals.comparison_page import RivalRow, write_rivals
 from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, interval, run_all, try_all
@@ -26,6 +27,40 @@ STARTS = ("pca", "views")
 PRETRAINED, WHITENED, CEILING, YARDSTICK = "pretrained", "PCA", "oracle", "D (fast)"
 ONE_SIZE = "large_size=0"  # all at the size of the smallest photos, so that the methods alone differ
 NEEDED = {PRETRAINED, WHITENED, CEILING, YARDSTICK}  # the table cannot do without
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which layers rivals train: the last one alone by their recipes, or more of them, as long as `default`."""
+
+    name: str = ""
+    minutes: float = 0.0
+    rate: float = MIDDLE_RATE
+    fc_factor: float = 0.0  # the rate of the last layer, as a multiple
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What a rival's recipe has other."""
+        if not self.name:
+            return ()
+        keys = ("warmup=20", "batch_norm=frozen", "epochs=0.0", "steps=20000", f"train={self.name}")
+        return (*(f"rounds.{key}" for key in keys), f"minutes={self.minutes}")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates that a rival tries: with more layers that of `default` (`thorough` for all) alone."""
+        return (self.rate,) if self.name else LEARNING_RATES
+
+
+LAST_LAYER = Layers()
+
+
+def choose_layers(name: str, minutes: float) -> Layers:
+    """The layers of this name, trained for so many minutes (0: as long as the recipe `default`)."""
+    if not name:
+        return LAST_LAYER
+    rate = 1e-4 if name == "late" else 3e-5
+    return Layers(name, minutes or load_recipe("default").minutes, rate, 6.0)
 
 
 @dataclass(frozen=True)
@@ -48,14 +83,24 @@ class Contender:
         """Where it may begin: both starts for a rival; the oracle is ours but for the mining."""
         return STARTS if self.has_grid and self.name != CEILING else ("",)
 
-    def entry(self, rate: float | None = None, steps: int | None = None, start: str = "") -> Entry:
+    def entry(
+        self,
+        rate: float | None = None,
+        steps: int | None = None,
+        start: str = "",
+        layers: Layers = LAST_LAYER,
+    ) -> Entry:
         """Its run at a learning rate, with so many steps instead of the recipe's, from this start or its own."""
-        changes = self.changes
+        changes = (*self.changes, *(layers.changes if self.group == "rival" else ()))
         name = self.name
         if start and start != load_recipe(self.recipe).network.initial_fc:
             changes, name = (*changes, f"network.initial_fc={start}"), f"{name} from {start}"
         if rate is not None:
             changes, name = (*changes, f"rounds.lr={rate}"), f"{name} lr {rate:g}"
+        if layers.fc_factor and self.group == "rival" and rate is not None:
+            changes = (*changes, f"rounds.fc_lr={layers.fc_factor * rate}")
+        if self.name == "default" and layers.minutes:
+            changes = (*changes, f"minutes={layers.minutes}")
         if steps is not None:
             changes, name = (*changes, "rounds.epochs=0.0", f"rounds.steps={steps}"), f"{name} {steps} steps"
         return Entry(name, changes, self.recipe)
@@ -117,44 +162,46 @@ class _Result:
         return [one.start_recall if self.contender.at_start else one.recall for one in self.outcomes]
 
 
-def run(
-    label_files: Sequence[Path],
-    seeds: Sequence[int],
-    out: Path,
-    *,
-    recipe: str = "",
-    rows: Sequence[str] = (),
-    budget: Budget = "images",
-    parallel: int = 2,
-) -> str:
-    """Run what is not run yet; write table.md, results.json and rivals.html under `out`; give back the table.
+def run(images: Path | None, out: Path, options: PaperOptions) -> str:
+    """Run what is not run yet; write rivals.md, rivals.json and rivals.html under `out`; give back the table.
 
-    `rows` leaves out all other rows but those that the table cannot do without.
+    Rows that are not asked for are left out, but for those that the table cannot do without.
     """
-    if recipe:
-        raise UserError("The rivals have recipes of their own: leave --recipe out.")
+    if images is not None or options.benchmarks or not options.data:
+        raise UserError("The rivals are compared on labelled sets: give --data labels.csv, once a set.")
+    if options.recipe or options.changes:
+        raise UserError("The rivals have recipes of their own: leave --recipe and --set out.")
+    if options.layers and options.budget == "minutes":
+        raise UserError("With --layers all train as long as default: leave --budget out.")
+    rows = [name.strip() for name in options.rows.split(",") if name.strip()]
     if unknown := set(rows) - {one.name for one in CONTENDERS}:
         known = ", ".join(one.name for one in CONTENDERS)
         raise UserError(f"There is no row {sorted(unknown)[0]!r}: choose from {known}.")
     chosen = [one for one in CONTENDERS if not rows or one.name in NEEDED | set(rows)]
+    layers, seeds = choose_layers(options.layers, options.minutes), range(options.seeds)
+    budget, parallel = options.budget, options.parallel
+    label_files = [Path(file) for file in options.data]
+    name = f"rivals-{layers.name}" if layers.name else "rivals"
     sets = find_sets(label_files)
     results: list[_Result] = []
     without: list[str] = []
     for place in sets:
-        found, reasons = _on_set(chosen, place, seeds, out, budget, parallel)
+        found, reasons = _on_set(chosen, place, seeds, out, (budget, layers), parallel)
         results += found
         without += reasons
     table_rows = [_row(one, results) for one in results]
-    table = _table(table_rows, sets, seeds, budget) + "".join(f"Without a result: {why}\n" for why in without)
+    table = _table(table_rows, sets, _about(seeds, budget, layers)) + "".join(
+        f"Without a result: {why}\n" for why in without
+    )
     results_table = {"budget": budget, "rows": [asdict(row) for row in table_rows], "without": without}
-    with whole_file(out / "results.json") as scratch:
+    with whole_file(out / f"{name}.json") as scratch:
         scratch.write_text(json.dumps(results_table, indent=1))
-    with whole_file(out / "table.md") as scratch:
+    with whole_file(out / f"{name}.md") as scratch:
         scratch.write_text(table)
     write_rivals(
-        out / "rivals.html",
+        out / f"{name}.html",
         table_rows,
-        about=_about(seeds, budget),
+        about=_about(seeds, budget, layers),
         lines=(PRETRAINED, WHITENED),
         without=without,
     )
@@ -166,11 +213,11 @@ def _on_set(
     place: LabelledSet,
     seeds: Sequence[int],
     out: Path,
-    budget: Budget,
+    how: tuple[Budget, Layers],
     parallel: int,
 ) -> tuple[list[_Result], list[str]]:
     """The results on a set, and why a contender has none."""
-    first, *rest = seeds
+    (budget, layers), (first, *rest) = how, seeds
     steps: dict[str, int] = {}
     if budget == "minutes":
         steps = _steps_in_the_same_time(chosen, place, first, out, parallel)
@@ -181,7 +228,7 @@ def _on_set(
     failed: dict[str, str] = {}
 
     def run(tried: Sequence[tuple[Contender, float | None, str]]) -> None:
-        entries = [one.entry(rate, steps.get(one.name), start) for one, rate, start in tried]
+        entries = [one.entry(rate, steps.get(one.name), start, layers) for one, rate, start in tried]
         outcomes = try_all([(entry, place, first) for entry in entries], out, parallel)
         for (one, rate, start), entry, outcome in zip(tried, entries, outcomes, strict=True):
             if isinstance(outcome, UserError):
@@ -193,9 +240,11 @@ def _on_set(
                 best[one.name] = entry, outcome
                 starts[one.name] = start
 
-    run([(one, MIDDLE_RATE if one.has_grid else None, start) for one in chosen for start in one.starts])
-    others = [rate for rate in LEARNING_RATES if rate != MIDDLE_RATE]
-    run([(one, rate, starts[one.name]) for one in chosen if one.has_grid for rate in others])
+    rates = {one.name: layers.rates if one.group == "rival" else LEARNING_RATES for one in chosen}
+    middle = {name: MIDDLE_RATE if MIDDLE_RATE in some else some[0] for name, some in rates.items()}
+    run([(one, middle[one.name] if one.has_grid else None, start) for one in chosen for start in one.starts])
+    others = [(one, rate) for one in chosen if one.has_grid for rate in rates[one.name]]
+    run([(one, rate, starts[one.name]) for one, rate in others if rate != middle[one.name]])
     for name in NEEDED - best.keys():
         raise UserError(failed[name])
     # The other seeds, at the rate that was best.
@@ -250,12 +299,17 @@ def _row(result: _Result, results: Sequence[_Result]) -> RivalRow:
     )
 
 
-def _about(seeds: Sequence[int], budget: Budget) -> str:
-    same = "saw as many images as" if budget == "images" else "trained for as many minutes as"
+def _about(seeds: Sequence[int], budget: Budget, layers: Layers) -> str:
+    same = "saw as many images as fast" if budget == "images" else "trained for as many minutes as fast"
+    rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
     several = f"means of seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    more = (
+        f"Rivals trained {layers.name} layers for {layers.minutes:g} minutes, as default did its late layers, at a "
+        f"rate of {layers.rate:g} ({layers.fc_factor * layers.rate:g} for the last layer). "
+    )
     return (
-        f"Every rival and supervised anchor {same} fast, at the better of two starts (PCA, ours) and "
-        f"the best learning rate of {', '.join(f'{rate:g}' for rate in LEARNING_RATES)} by its own mAP; {several}. "
+        f"Every rival and supervised anchor {same}, at the better of two starts (PCA, ours) and the best learning "
+        f"rate of {rates} by its own mAP; {several}. {more if layers.name else ''}"
         "Minutes are those of training alone, without features and start. "
         "Share: (mAP - pretrained) / (oracle - pretrained). Supervised rows learned from the labels. "
         "D and default have their guard, which skips rounds where mined pairs are inconsistent; "
@@ -263,11 +317,9 @@ def _about(seeds: Sequence[int], budget: Budget) -> str:
     )
 
 
-def _table(
-    rows: Sequence[RivalRow], sets: Sequence[LabelledSet], seeds: Sequence[int], budget: Budget
-) -> str:
+def _table(rows: Sequence[RivalRow], sets: Sequence[LabelledSet], about: str) -> str:
     """One table a set; a rival that beats all of ours is bold."""
-    lines = [_about(seeds, budget), ""]
+    lines = [about, ""]
     for place in sets:
         lines += [
             f"**{place.name}**",

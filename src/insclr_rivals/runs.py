@@ -1,4 +1,4 @@
-"""Training runs of the tables: every entry x every set x every seed, in processes of their own, resumable."""
+"""Runs of the tables: every entry x every set x every seed, trained and measured, resumable."""
 
 import hashlib
 import json
@@ -8,38 +8,69 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import stdev
+from typing import Any, Literal
 
+import numpy as np
 from scipy import stats
 
+from insclr.api import evaluate, whiten
+from insclr.data.images import list_images
 from insclr.data.workers import usable_cores
-from insclr.errors import UserError
+from insclr.errors import OtherShardsMissing, UserError
+from insclr.evaluation.results import LabelResult
 from insclr.files import whole_file
+from insclr.jobs.train import train
+from insclr.model.stored import PRETRAINED
+from insclr.options import EvaluateOptions, LoadOptions, TrainOptions
 from insclr.progress import progress_bar
-from insclr.recipe import load_recipe
+from insclr.ranks import join_ranks
+from insclr.recipe import Recipe, load_recipe
 from insclr.run_folder import RunReader
+from insclr.shards import shard_of, torchrun_shard
+
+Network = Literal["trained", "pretrained", "pca", "printed"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A recipe with changes, under the name it has in the table."""
+    """A recipe with changes, under the name it has in the table, and the numbers that the paper prints for it."""
 
     name: str
     changes: tuple[str, ...] = ()
     recipe: str = ""  # the recipe that is changed; empty = the table's
+    network: Network = (
+        "trained"  # pretrained as it comes, or with a PCA; printed = not run, the paper's numbers alone
+    )
+    printed: Mapping[str, float] = field(default_factory=dict)  # by the column of the table
+    x: float | None = None  # its place in a figure
+    line: str = ""  # the line of the figure that it is on
+    needs_labels: bool = False
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A public protocol with its images, with distractors or without."""
+
+    protocol: str
+    root: Path
+    distractors: Path | None = None
+    label: str = ""  # of its columns
 
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """A set to run on: its images and the labels that measure it."""
+    """Images to train on, and what measures the result: their labels, or public protocols."""
 
     name: str
     images: Path
-    labels: Path
+    labels: Path | None
+    benchmarks: tuple[Benchmark, ...] = ()
+    measuring: LoadOptions = LoadOptions()  # what the user says of sizes, device and engine
 
 
 @dataclass(frozen=True)
@@ -50,7 +81,7 @@ class Outcome:
     collection: str
     seed: int
     recipe: str  # the hash of all its settings
-    start: float  # mAP before training
+    start: float  # mAP before training; 0 without labels
     map: float
     precision: float | None  # of the pairs mined in the last round
     seconds: float  # of the whole run, features included where they were not cached yet
@@ -60,6 +91,8 @@ class Outcome:
     training_seconds: float = 0.0  # of all rounds
     steps: int = 0
     images: int = 0  # augmented views seen
+    measured: dict[str, float] = field(default_factory=dict)  # mAP by column
+    described: dict[str, str] = field(default_factory=dict)  # size, fit and scales by column
 
 
 def find_sets(label_files: Sequence[Path]) -> list[LabelledSet]:
@@ -92,48 +125,142 @@ def try_all(
 
     for entry, _, _ in jobs:
         load_recipe(entry.recipe, entry.changes)  # a wrong setting is an error before hours of work
+    if torchrun_shard():
+        parallel = 1  # the ranks share every run
     threads = max(1, usable_cores() // parallel)
     done: list[Outcome | UserError] = []
     with ThreadPoolExecutor(parallel) as pool, progress_bar("runs", len(jobs)) as bar:
-        for one in pool.map(attempt, jobs):
+        for one in map(attempt, jobs) if parallel == 1 else pool.map(attempt, jobs):
             done.append(one)
             bar.advance()
     return done
 
 
 def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -> Outcome:
-    changes = (*entry.changes, f"seed={seed}")
-    fingerprint = load_recipe(entry.recipe, changes).fingerprint()
-    name = hashlib.sha256(f"{entry.name} {fingerprint}".encode()).hexdigest()[:12]
-    folder = out / "runs" / place.name / name
+    recipe = load_recipe(entry.recipe, (*entry.changes, f"seed={seed}"))
+    what = recipe.fingerprint() if entry.network == "trained" else recipe.network.model_dump_json()
+    key = f"{entry.network} {place.images.absolute()} {place.labels and place.labels.absolute()} {what}"
+    folder = out / "runs" / place.name / hashlib.sha256(key.encode()).hexdigest()[:12]
+    folder.parent.mkdir(parents=True, exist_ok=True)
     kept = folder.with_suffix(".json")
-    if kept.exists():
-        return Outcome(**json.loads(kept.read_text()))
-    command = [
-        sys.executable,
-        "-P",  # modules never come from the current folder
-        "-m",
-        "insclr",
-        "train",
-        str(place.images),
-        "--out",
-        str(folder),
-        "--recipe",
-        entry.recipe,
-    ]
-    command += ["--labels", str(place.labels), "--cache", str(out / "cache" / place.name), "--resume"]
+    model: str | Path = folder
+    if entry.network != "trained":
+        model = _untrained(entry, place, recipe, folder.with_suffix(".safetensors"))
+        outcome = Outcome(entry.name, place.name, seed, "", 0.0, 0.0, None, 0.0)
+    elif kept.exists():
+        outcome = replace(Outcome(**json.loads(kept.read_text())), entry=entry.name)
+    else:
+        began = time.monotonic()
+        _train(entry, place, seed, folder, out, threads)
+        outcome = _read_outcome(entry, place, seed, recipe.fingerprint(), folder, time.monotonic() - began)
+        if shard_of("").first:
+            with whole_file(kept) as scratch:
+                scratch.write_text(json.dumps(outcome.__dict__))
+    measured, described = _measure_all(model, entry, place, recipe, folder, out)
+    return replace(outcome, measured=measured, described=described)
+
+
+def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path, threads: int) -> None:
+    """In a process of its own, which gives all its memory back; the ranks of torchrun train together in theirs."""
+    changes = (*entry.changes, f"seed={seed}")
+    options = TrainOptions(
+        changes=changes,
+        labels=place.labels,
+        resume=True,
+        cache=out / "cache" / place.name,
+        device=place.measuring.device,
+        engine=place.measuring.engine,
+    )
+    if torchrun_shard():
+        train(place.images, folder, entry.recipe, options)
+        return
+    # Modules never come from the current folder (-P).
+    command = [sys.executable, "-P", "-m", "insclr", "train", str(place.images), "--out", str(folder)]
+    command += ["--recipe", entry.recipe, "--cache", str(options.cache), "--resume"]
+    command += ["--device", options.device, "--engine", options.engine]
+    command += ["--labels", str(place.labels)] if place.labels else []
     for change in changes:
         command += ["--set", change]
-    began = time.monotonic()
     ended = subprocess.run(
         command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
     )
     if ended.returncode:
         raise UserError(f"{entry.name} on {place.name}, seed {seed}: {_explain_failure(ended)}")
-    outcome = _read_outcome(entry, place, seed, fingerprint, folder, time.monotonic() - began)
-    with whole_file(kept) as scratch:
-        scratch.write_text(json.dumps(outcome.__dict__))
-    return outcome
+
+
+PCA_IMAGES = 20_000  # at most so many training images, drawn at random, make the row ImageNet + PCA
+
+
+def _untrained(entry: Entry, place: LabelledSet, recipe: Recipe, file: Path) -> str:
+    """The name of the pretrained network, or of the file with its PCA, which is made where it is not there."""
+    network = recipe.network
+    name = f"{PRETRAINED}{network.backbone}" + (f"@{network.weights}" if network.weights else "")
+    if entry.network == "pretrained":
+        return name
+    with join_ranks() as ranks, ranks.in_turn():
+        if not file.exists():
+            images = list_images(place.images)
+            drawn = np.random.default_rng(0).permutation(len(images))[:PCA_IMAGES]
+            whiten(name, images.subset(sorted(drawn.tolist())), file, **_sizes(place, recipe))
+    return str(file)
+
+
+def _sizes(place: LabelledSet, recipe: Recipe) -> dict[str, Any]:
+    """How images are described that measure a network: as a protocol, or the recipe, has it."""
+    given, own = place.measuring, recipe.descriptor
+    if place.benchmarks:
+        protocol = place.benchmarks[0].protocol
+        return {"protocol": protocol, "size": given.size, "fit": given.fit, "scales": given.scales}
+    scales = given.scales or ",".join(map(str, own.scales))
+    return {"size": given.size or own.size, "fit": given.fit or own.fit, "scales": scales}
+
+
+def _measure_all(
+    model: str | Path, entry: Entry, place: LabelledSet, recipe: Recipe, folder: Path, out: Path
+) -> tuple[dict[str, float], dict[str, str]]:
+    """mAP by column, and how images were described; measured once and kept beside the run."""
+    measured: dict[str, float] = {}
+    described: dict[str, str] = {}
+    for benchmark in place.benchmarks:
+        found = _measure(model, benchmark, place.measuring, folder, out)
+        label = benchmark.label
+        measured |= {f"{label} {name}": one["map"] for name, one in found.items() if isinstance(one, dict)}
+        measured |= {label: found["map"]} if "map" in found else {}
+        if found:
+            scales = ", ".join(f"{scale:.3g}" for scale in found["scales"])
+            described[label] = f"{found['size']} px, {found['fit']}, scales {scales}"
+    if not place.benchmarks and entry.network != "trained":
+        given = {name: getattr(place.measuring, name) for name in ("device", "engine")}
+        result = evaluate(model, place.labels, EvaluateOptions(**_sizes(place, recipe), **given))
+        assert isinstance(result, LabelResult)
+        measured = {place.name: result.map}
+    elif not place.benchmarks:
+        measured = {place.name: json.loads(folder.with_suffix(".json").read_text())["map"]}
+    return measured, described
+
+
+def _measure(
+    model: str | Path, benchmark: Benchmark, given: LoadOptions, folder: Path, out: Path
+) -> dict[str, Any]:
+    """The numbers of a protocol; none in the ranks of torchrun that leave them to the first."""
+    asked = f"{benchmark} {given}"
+    kept = folder.with_name(f"{folder.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}.json")
+    if not kept.exists():
+        options = EvaluateOptions(
+            protocol=benchmark.protocol,
+            root=benchmark.root,
+            distractors=benchmark.distractors,
+            parts=out / "descriptors",
+            **{name: getattr(given, name) for name in ("size", "fit", "scales", "device", "engine")},
+        )
+        try:
+            result = evaluate(model, None, options)
+        except OtherShardsMissing:
+            return {}
+        with whole_file(kept) as scratch:
+            scratch.write_text(json.dumps(result.to_json()))
+    found: dict[str, Any] = json.loads(kept.read_text())
+    return found
 
 
 def _explain_failure(ended: subprocess.CompletedProcess[str]) -> str:
@@ -149,7 +276,8 @@ def _read_outcome(
     """The results in the log of a finished run."""
     records = RunReader(folder).metrics()
     measured = [record for record in records if record.get("map") is not None]
-    first, last = measured[0], measured[-1]
+    nothing = {"map": 0.0, "recall_at_1": 0.0}  # without labels
+    first, last = (measured[0], measured[-1]) if measured else (nothing, nothing)
     shares = [record["pair_precision"] for record in records if record.get("pair_precision") is not None]
     shares += [record["memory_precision"] for record in records if "memory_precision" in record][-1:]
     ends = [record for record in records if record.get("event") == "end"]

@@ -103,7 +103,7 @@ def test_a_search_in_python_loads_no_torch(store: Path, small_collection: Path) 
         ("push {photo} me/things --results nowhere.json", "no results file nowhere.json"),
         ("pull things --out m.safetensors", "not the name of a repository"),
         ("pull me/things --out {photos}", "is a folder"),
-        ("ablate nothing --data {photos}/labels.csv --out a", "no table 'nothing'"),
+        ("paper nothing --data {photos}/labels.csv --out a", "no table 'nothing'"),
         ("report nowhere", "nowhere is not a run folder"),
         ("demo --recipe none --out demo", "none"),
         ("frobnicate", "No such command"),

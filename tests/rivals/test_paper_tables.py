@@ -14,6 +14,7 @@ from insclr.methods import create_method
 from insclr.methods.calibrated import CalibratedSettings
 from insclr.methods.insclr import InsclrSettings
 from insclr.methods.method import Batch
+from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
 from insclr_rivals import paper_tables
 from insclr_rivals.paper_tables import Table
@@ -68,36 +69,103 @@ def _decided(settings: InsclrSettings | CalibratedSettings, folder: Path) -> str
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("name", ["METHODS", "PRINTED", "MEMORY", "BATCH", "NEIGHBOURS", "POOL"])
+_SWEEPS = ("TABLE1", "TABLE2", "FIGURE_BATCH", "NEIGHBOURS", "POOL")
+
+
+@pytest.mark.parametrize("name", _SWEEPS)
 def test_every_row_of_a_table_decides_differently_from_every_other(name: str, tmp_path: Path) -> None:
     table: Table = getattr(paper_tables, name)
     decided: dict[str, str] = {}
-    for entry in table.entries:
-        method = load_recipe(table.recipe, entry.changes).rounds[0].method
+    for entry in table.rows("auto"):
+        if entry.network != "trained" or entry.recipe:
+            continue
+        method = load_recipe("paper-small", entry.changes).rounds[0].method
         # The pool of the table is larger than the small collection: told apart by its size alone.
         seen = f"{method.pool if name == 'POOL' else ''} {_decided(method, tmp_path / 'scratch')}"  # type: ignore[arg-type, attr-defined]
         assert seen not in decided, f"{entry.name} decides what {decided.get(seen)} decides"
         decided[seen] = entry.name
 
 
-def test_a_table_of_runs_is_made_once_and_kept(small_collection: Path, tmp_path: Path) -> None:
+def _row(table: Table, name: str) -> InsclrSettings:
+    """The settings of a row on the benchmarks, where the paper's recipe is changed."""
+    entry = next(one for one in table.rows("0.6") if one.name == name)
+    method = load_recipe(table.recipe, entry.changes).rounds[-1].method
+    assert isinstance(method, InsclrSettings)
+    return method
+
+
+def test_the_rows_are_the_papers_settings() -> None:
+    assert [one.name for one in paper_tables.TABLE1.rows("0.6")][3:] == ["A", "B", "C", "D-anchor", "D"]
+    best = _row(paper_tables.TABLE1, "D")
+    # The row avg topk 4x of table 2 is the D of table 1: no sparsity, T_b 0.65, five rows at a time, four times.
+    assert best == _row(paper_tables.TABLE2, "avg topk 4x")
+    assert (best.sparsity, best.batch_threshold, best.k, best.repeats) == ("off", 0.65, 5, 4)
+    assert _row(paper_tables.TABLE2, "max topk w/ spa.").sparsity == 0.6
+    by_threshold = _row(paper_tables.TABLE2, "avg threshold")
+    assert (by_threshold.choose, by_threshold.memory_threshold, by_threshold.repeats) == ("threshold", 0.6, 2)
+    for n in (1, 3, 5, 7):
+        assert _row(paper_tables.NEIGHBOURS, f"N_b {n}").neighbours == n
+    assert _row(paper_tables.POOL, "P 250").pool == 250
+    assert _row(paper_tables.TABLE6, "InsCLR w/o P.M. (nn=1)").selection == "nn"
+    assert {one.line for one in paper_tables.FIGURE_BATCH.rows("0.6")} == {
+        "nn", "augmented", "plain", "relative", "multiscale"
+    }  # fmt: skip
+
+
+def test_the_printed_numbers_are_those_of_the_papers_text() -> None:
+    (best,) = [one for one in paper_tables.TABLE1.rows("0.6") if one.name == "D"]
+    assert dict(best.printed) == {
+        "roxford5k medium": 73.1, "rparis6k medium": 77.6, "roxford5k hard": 48.3, "rparis6k hard": 59.5
+    }  # fmt: skip
+    simclr = next(one for one in paper_tables.TABLE3.rows("0.6") if one.name == "SimCLR")
+    assert (simclr.printed["rparis6k medium"], simclr.printed["rparis6k+R1M hard"]) == (50.5, 1.1)
+    ours = paper_tables.TABLE5.rows("0.6")[-1]
+    assert dict(ours.printed) == {"gldv2 public": 13.39, "gldv2 private": 13.71}
+
+
+def _tiny(recipe: Path, **changes: str) -> Table:
+    rows = tuple(Entry(name, (f"rounds.method.variant={name}",)) for name in ("A", "B", "D"))
+    return Table("tiny", "A tiny table", lambda _: rows, recipe=str(recipe), **changes)  # type: ignore[arg-type]
+
+
+def test_a_table_on_own_sets_is_made_once_and_kept(small_collection: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(_TINY)
-    labels = small_collection / "labels.csv"
-    tiny = Table(str(recipe), (Entry("A", ("rounds.method.variant=A",)), Entry("B"), Entry("D")))
-    table = tiny.run([labels], [0, 1], tmp_path / "out", rows=["A", "D"])
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [(one["entry"], one["seed"]) for one in results] == [("A", 0), ("D", 0), ("A", 1), ("D", 1)]
-    assert len({one["recipe"] for one in results}) == 4
+    data = (str(small_collection / "labels.csv"),)
+    tiny, options = _tiny(recipe), PaperOptions(data=data, recipe=str(recipe), seeds=2, rows="A,D")
+    table = tiny.run(None, tmp_path / "out", options)
+    results = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    outcomes = [(row["name"], one["seed"]) for row in results["rows"] for one in row["outcomes"]]
+    assert outcomes == [("A", 0), ("A", 1), ("D", 0), ("D", 1)]
+    assert len({one["recipe"] for row in results["rows"] for one in row["outcomes"]}) == 4
     assert table.count("±") == 2
-    again = tiny.run([labels], [0, 1], tmp_path / "out", rows=["A", "D"])
-    assert again == table  # nothing was run again: the seconds are the same
+    assert (
+        tiny.run(None, tmp_path / "out", options) == table
+    )  # nothing was run again: the minutes are the same
     with pytest.raises(UserError, match="folders of the same name"):
-        tiny.run([labels, labels], [0], tmp_path / "out")
+        tiny.run(None, tmp_path / "out", PaperOptions(data=data * 2))
     with pytest.raises(UserError, match="no row 'C': choose from A, B, D"):
-        tiny.run([labels], [0], tmp_path / "out", rows=["C"])
+        tiny.run(None, tmp_path / "out", PaperOptions(data=data, rows="C"))
     with pytest.raises(UserError, match="unknown key"):
-        Table(str(recipe), (Entry("x", ("rounds.nonsense=1",)),)).run([labels], [0], tmp_path / "out")
+        tiny.run(None, tmp_path / "out", PaperOptions(data=data, changes=("rounds.nonsense=1",)))
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "complaint"),
+    [
+        (None, {}, "Give either IMAGES"),
+        ("photos", {"data": ("labels.csv",)}, "Give either IMAGES"),
+        ("photos", {"benchmarks": ("roxford5k",)}, "is not NAME=DIR"),
+        ("photos", {"benchmarks": ("roxford5k=nowhere",)}, "is not NAME=DIR"),
+        ("photos", {"benchmarks": ("roxford5k=.",), "layers": "late"}, "leave --budget and --layers out"),
+    ],
+)
+def test_what_a_table_cannot_be_made_of_is_refused(
+    tmp_path: Path, images: str | None, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        paper_tables.TABLE1.run(images and Path(images), tmp_path, PaperOptions(**options))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_interval_by_hand() -> None:

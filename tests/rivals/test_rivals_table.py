@@ -3,20 +3,26 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from insclr.errors import UserError
+from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
 from insclr_rivals import comparison
 from insclr_rivals.comparison import CONTENDERS, LEARNING_RATES, Contender
 from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, run_all
 
-_LABELS = [Path("mugs/labels.csv"), Path("shoes/labels.csv")]
+_LABELS = ("mugs/labels.csv", "shoes/labels.csv")
 # mAP of each row, at its best learning rate; every other rate is worse.
 _MAPS = {"pretrained": 40.0, "PCA": 45.0, "D (fast)": 60.0, "oracle": 80.0, "simclr": 30.0, "byol": 65.0}
 _BEST_RATE = {"simclr": "0.0003", "byol": "0.003", "oracle": "0.001"}
 _BEST_START = {"byol": "views"}  # the others begin best at the PCA
+
+
+def _run(out: Path, data: tuple[str, ...] = _LABELS, **options: Any) -> str:
+    return comparison.run(None, out, PaperOptions(data=data, **options))
 
 
 class _Runs:
@@ -39,7 +45,7 @@ class _Runs:
         name, _, rate = entry.name.partition(" lr ")
         name, _, start = name.partition(" from ")
         value = _MAPS[name] + seed
-        if rate and rate.split()[0] != _BEST_RATE[name]:
+        if rate and rate.split()[0] not in (_BEST_RATE[name], "0.0001"):
             value -= 10
         if (start or "pca") != _BEST_START.get(name, "pca"):
             value -= 5
@@ -61,8 +67,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
 
 
 def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_path: Path) -> None:
-    table = comparison.run(_LABELS, [0, 1, 2], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
-    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    table = _run(tmp_path / "out", seeds=3, rows="simclr,byol")
+    found = json.loads((tmp_path / "out" / "rivals.json").read_text())
     rows = {row["name"]: row for row in found["rows"] if row["collection"] == "mugs"}
     assert list(rows) == ["pretrained", "PCA", "D (fast)", "simclr", "byol", "oracle"]
     assert rows["simclr"]["rate"] == "0.0003, pca"
@@ -93,7 +99,7 @@ def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_
 
 
 def test_the_same_minutes_are_so_many_steps(runs: _Runs, tmp_path: Path) -> None:
-    table = comparison.run(_LABELS[:1], [0], tmp_path / "out", budget="minutes", rows=("byol",), parallel=1)
+    table = _run(tmp_path / "out", _LABELS[:1], budget="minutes", rows="byol")
     assert "trained for as many minutes as fast" in table
     asked = [name for name, _, _ in runs.asked]
     # fast trains for 60 s, byol needs 240 s for 100 steps: 25 of them take as long. The oracle has two rounds.
@@ -103,7 +109,7 @@ def test_the_same_minutes_are_so_many_steps(runs: _Runs, tmp_path: Path) -> None
 
 def test_the_page_draws_a_bar_a_method_and_the_lines_across(runs: _Runs, tmp_path: Path) -> None:
     assert runs.asked == []
-    comparison.run(_LABELS, [0], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
+    _run(tmp_path / "out", rows="simclr,byol")
     page = (tmp_path / "out" / "rivals.html").read_text()
     assert page.count('<svg class="chart bars"') == 2
     assert page.count("<rect") == 2 * 4  # fast, two rivals, the oracle
@@ -120,22 +126,41 @@ def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
     runs.failing |= {
         f"{name} lr {rate:g}": UserError("byol <fails>") for name in names for rate in LEARNING_RATES
     }
-    table = comparison.run(_LABELS[:1], [0], tmp_path / "out", rows=("simclr", "byol"), parallel=1)
+    table = _run(tmp_path / "out", _LABELS[:1], rows="simclr,byol")
     assert table.endswith("Without a result: byol <fails>\n")
-    rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())["rows"]}
+    rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "rivals.json").read_text())["rows"]}
     assert "byol" not in rows
     assert rows["simclr"]["grid"] == {"0.001, pca": 20.0, "0.001, views": 15.0, "0.003, pca": 20.0}
     assert "Without a result: byol &lt;fails&gt;" in (tmp_path / "out" / "rivals.html").read_text()
     runs.failing = {"pretrained": UserError("no images")}
     with pytest.raises(UserError, match="no images"):
-        comparison.run(_LABELS[:1], [0], tmp_path / "out", rows=("simclr",), parallel=1)
+        _run(tmp_path / "out", _LABELS[:1], rows="simclr")
 
 
 def test_a_row_that_does_not_exist_and_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row 'simclr2'"):
-        comparison.run(_LABELS, [0], tmp_path, rows=("simclr2",))
+        _run(tmp_path, rows="simclr2")
     with pytest.raises(UserError, match="same name"):
-        comparison.run([_LABELS[0], _LABELS[0]], [0], tmp_path)
+        _run(tmp_path, (_LABELS[0], _LABELS[0]))
+
+
+@pytest.mark.usefixtures("runs")
+def test_rivals_may_train_the_layers_that_default_trains_for_as_long(tmp_path: Path) -> None:
+    table = _run(tmp_path / "out", _LABELS[:1], rows="simclr", layers="late", minutes=2.0)
+    assert "trained late layers for 2 minutes" in table
+    assert (tmp_path / "out" / "rivals-late.md").read_text() == table
+    layers = comparison.choose_layers("late", 2.0)
+    byname = {one.name: one for one in CONTENDERS}
+    entry = byname["simclr"].entry(layers.rate, layers=layers)
+    recipe, default = load_recipe(entry.recipe, entry.changes), load_recipe("default")
+    (ours,) = {(each.lr, each.fc_lr, each.warmup) for each in default.rounds if each.train == "late"}
+    (theirs,) = {(each.lr, each.fc_lr, each.warmup) for each in recipe.rounds}
+    assert theirs == pytest.approx(ours)
+    assert {each.train for each in recipe.rounds} == {"late"}
+    own = byname["default"].entry(layers=layers)
+    assert recipe.minutes == load_recipe(own.recipe, own.changes).minutes == 2.0
+    with pytest.raises(UserError, match="leave --budget out"):
+        _run(tmp_path, layers="all", budget="minutes")
 
 
 def test_every_row_is_a_recipe_that_loads() -> None:

@@ -11,7 +11,7 @@ import typer
 from insclr.cli import app, tell_when_stopped
 from insclr.cli.flags import Images, ModelName, command, list_given
 from insclr.errors import UserError
-from insclr.options import TrainOptions, WeightsOptions, WhitenOptions
+from insclr.options import PaperOptions, TrainOptions, WeightsOptions, WhitenOptions
 
 _SHOWN = 5  # of the images that were left out
 
@@ -133,40 +133,26 @@ def export(
     typer.echo(export_model(model, onnx, precision=precision, photos=listed, weights=options.weights))
 
 
-@app.command()
-def ablate(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="methods, printed, memory, batch, neighbours or pool (the paper's tables), or rivals."
-        ),
-    ],
-    data: Annotated[list[Path], typer.Option(help="A labels.csv beside its images; once a set.")],
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")],
-    recipe: Annotated[
-        str, typer.Option(help="The recipe that the entries change; empty = the table's own.")
-    ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each entry.", min=1)] = 3,
-    parallel: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
-    budget: Annotated[
-        Literal["images", "minutes"],
-        typer.Option(help="rivals: what all have as much of as fast, images seen or minutes."),
-    ] = "images",
-    rows: Annotated[str, typer.Option(help="Only these rows, e.g. simclr,byol; empty = all.")] = "",
+@command
+def paper(
+    table: Annotated[str, typer.Argument(help="table1 to table6, figure-..., neighbours, pool or rivals.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the tables, which share them.")],
+    options: PaperOptions,
+    images: Annotated[
+        Path | None, typer.Argument(help="Images to train on, with --protocol; none with --data.")
+    ] = None,
 ) -> None:
-    """Run the entries of a table x sets x seeds; resumable; one table with intervals."""
+    """Make a table of the paper: train and measure every row, with the printed numbers beside ours; resumable."""
     from importlib.metadata import entry_points
 
     tables = {point.name: point for point in entry_points(group="insclr.tables")}
-    for file in data:
-        if not file.is_file():
+    for file in options.data:
+        if not Path(file).is_file():
             raise UserError(f"There is no labels file {file}: give a labels.csv beside its images.")
-    if what not in tables:
-        raise UserError(f"There is no table {what!r}: choose one of {', '.join(tables)}.")
-    wanted = [name.strip() for name in rows.split(",") if name.strip()]
-    run = tables[what].load().run
-    table = run(data, range(seeds), out, recipe=recipe, rows=wanted, budget=budget, parallel=parallel)
-    typer.echo(table, nl=False)
+    if table not in tables:
+        raise UserError(f"There is no table {table!r}: choose one of {', '.join(tables)}.")
+    tell_when_stopped(lambda: f"Finished runs are kept in {out}. Run the same command to continue.")
+    typer.echo(tables[table].load().run(images, out, options), nl=False)
 
 
 @app.command()
