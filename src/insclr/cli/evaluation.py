@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from insclr.cli import tell_when_stopped
+from insclr.cli import app, tell_when_stopped
 from insclr.cli.flags import Images, ModelName, command, list_given
 from insclr.errors import OtherShardsMissing, UserError
 from insclr.options import SHARD_HELP, EvaluateOptions, LoadOptions
@@ -102,6 +102,23 @@ def compare(
     _write_json(json_file, comparison.to_json())
     if page:
         typer.echo(f"page    {page}")
+
+
+@app.command("list")
+def list_published(
+    name: Annotated[str, typer.Argument(help="gldv2 or instre.")],
+    file: Annotated[Path, typer.Argument(help="train.csv or train_clean.csv of gldv2; gnd_instre.mat.")],
+    root: Annotated[Path, typer.Option(help="Folder with the images, unpacked.")],
+    out: Annotated[Path, typer.Option(help="The list to write (.csv: path, instance).")],
+    at_least: Annotated[
+        int, typer.Option("--at-least", help="Only instances with so many images.", min=1)
+    ] = 1,
+) -> None:
+    """List the training images of a published data set, with their labels, for train and paper."""
+    from insclr.evaluation.published_lists import write_list
+
+    images, instances = write_list(name, file, root, out, at_least)
+    typer.echo(f"{out}: {images:,} images of {instances:,} instances")
 
 
 def _write_json(file: Path | None, content: dict[str, object]) -> None:

@@ -27,7 +27,7 @@ from insclr.recipe import DescriptorRecipe
 
 GLDV2_SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
 SPLITS = ("public", "private")
-_SHORTEST_ID = 3  # its first three letters name folders
+SHORTEST_ID = 3  # its first three letters name folders
 Solution = dict[str, dict[str, frozenset[str]]]  # split: query: the right index images
 
 
@@ -76,7 +76,7 @@ def read_solution(file: Path) -> Solution:
         if usage == "ignored":
             continue
         images = frozenset(row["images"].split())
-        if usage not in SPLITS or not images or min(map(len, (row["id"], *images))) < _SHORTEST_ID:
+        if usage not in SPLITS or not images or min(map(len, (row["id"], *images))) < SHORTEST_ID:
             raise UserError(
                 f"{file}, line {line}: expected an id, image ids, and Public, Private or Ignored."
             )
@@ -89,7 +89,7 @@ def _index(root: Path) -> list[str]:
     if listed.is_file():
         rows = list(read_table(listed, ("id",)))
         for line, row in rows:
-            if len(row["id"]) < _SHORTEST_ID:
+            if len(row["id"]) < SHORTEST_ID:
                 raise UserError(f"{listed}, line {line}: expected an id, not {row['id']!r}.")
         return [row["id"] for _, row in rows]
     if not (root / "index").is_dir():
