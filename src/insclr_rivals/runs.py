@@ -70,7 +70,7 @@ class LabelledSet:
     images: Path
     labels: Path | None
     benchmarks: tuple[Benchmark, ...] = ()
-    measuring: LoadOptions = LoadOptions()  # what the user says of sizes, device and engine
+    measuring: LoadOptions = LoadOptions()  # the size, device and engine that were asked for
 
 
 @dataclass(frozen=True)
