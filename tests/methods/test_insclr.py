@@ -58,34 +58,6 @@ def test_the_banks_hold_the_batch_and_the_loss_reads_the_augmented_one(tmp_path:
     assert not (bank.positive & bank.negative).any()
 
 
-def test_candidates_may_come_from_the_pools_of_all_selected_members(tmp_path: Path) -> None:
-    method, start = _prepared(tmp_path, candidates="members", batch_threshold=0.5, pool_negatives=True)
-    batch = batch_of(method, start)
-    pairs = method.label(batch, 0, torch.Generator())
-    assert pairs.mined_ids is not None
-    (bank,) = pairs.bank
-    assert bank.positive is not None
-    for t in range(len(batch.ids)):
-        members = batch.ids[t][pairs.query[t]]
-        union = {int(image) for image in method.pool.ids[members].flatten()} - set(batch.ids[t].tolist())
-        labelled = pairs.mined_ids[t][bank.positive[t] | bank.negative[t]].tolist()
-        assert sorted(labelled) == sorted(union)  # each candidate once, and no other image
-
-
-def test_the_ignore_band_of_the_released_code(tmp_path: Path) -> None:
-    method, start = _prepared(tmp_path, accept_above=0.9, ignore_above=0.7, k=1, repeats=1, sparsity=0.99)
-    batch = batch_of(method, start)
-    pairs = method.label(batch, 0, torch.Generator())
-    (bank,) = pairs.bank
-    assert bank.positive is not None
-    anchors = batch.ids[:, 0]
-    similarities = method.pool.similarities[anchors]
-    eligible = ~(method.pool.ids[anchors].long()[:, :, None] == batch.ids[:, None]).any(2)
-    assert torch.equal(bank.positive & (similarities >= 0.9), eligible & (similarities >= 0.9))
-    assert not (bank.negative & (similarities >= 0.7)).any()
-    assert torch.equal(bank.negative & (similarities < 0.7), eligible & (similarities < 0.7) & ~bank.positive)
-
-
 def test_random_bank_rows_are_negatives_but_for_the_tuple_and_the_nearest(tmp_path: Path) -> None:
     method, start = _prepared(tmp_path, variant="B", ignore_nearest=5, random_negatives=1000)
     batch = batch_of(method, start)
@@ -96,11 +68,10 @@ def test_random_bank_rows_are_negatives_but_for_the_tuple_and_the_nearest(tmp_pa
         assert bank.negative[t].tolist() == [image not in spared for image in range(60)]
 
 
-@pytest.mark.parametrize("candidates", ["anchor", "members"])
 def test_the_nearest_are_no_negatives_whoever_brings_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, candidates: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, start = _prepared(tmp_path, candidates=candidates, ignore_nearest=7, sparsity=0.99, repeats=1)
+    method, start = _prepared(tmp_path, ignore_nearest=7, sparsity=0.99, repeats=1)
     batch, asked = batch_of(method, start), []
     read = method.banks.augmented.read
 
@@ -115,13 +86,6 @@ def test_the_nearest_are_no_negatives_whoever_brings_them(
     assert is_near.any()
     assert bank.negative.any()
     assert not (bank.negative & is_near).any()
-
-
-def test_the_bank_may_stay_out_of_the_loss_at_first(tmp_path: Path) -> None:
-    method, start = _prepared(tmp_path, bank_from=3)
-    batch = batch_of(method, start)
-    assert method.label(batch, 2, torch.Generator()).bank == ()
-    assert len(method.label(batch, 3, torch.Generator()).bank) == 1
 
 
 def test_stand_ins_for_unreadable_images_are_never_positives(tmp_path: Path) -> None:

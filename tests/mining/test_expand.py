@@ -113,7 +113,6 @@ def at_degrees(*angles: float) -> Tensor:
 def mine(
     queries: Tensor,
     candidates: Tensor,
-    accepted: Tensor | None = None,
     **settings: object,
 ) -> Expansion:
     return expand(
@@ -122,7 +121,6 @@ def mine(
         candidates,
         torch.ones(candidates.shape[:2], dtype=torch.bool),
         ExpandSettings(**({"k": 1, "repeats": 1, "threshold": 0.6} | settings)),  # type: ignore[arg-type]
-        accepted,
     )
 
 
@@ -170,17 +168,6 @@ def test_a_score_equal_to_the_threshold_is_not_chosen() -> None:
     query, candidate = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.5, 0.5]]])
     assert not mine(query, candidate, choose="threshold", threshold=0.5).positives.any()
     assert mine(query, candidate, choose="threshold", threshold=0.4999).positives.all()
-
-
-def test_accepted_candidates_are_positives_at_once_and_join_the_query_set() -> None:
-    # phi = 0.8 reaches 36.9 degrees: 60 is out of the anchor's reach, but not of 30's, which was accepted.
-    pool = at_degrees(30, 60, 100)
-    alone = mine(at_degrees(0), pool, sparsity=0.8, k=1)
-    assert alone.positives.tolist() == [[True, False, False]]
-    accepted = torch.tensor([[True, False, False]])
-    found = mine(at_degrees(0), pool, sparsity=0.8, k=1, accepted=accepted)
-    assert found.positives.tolist() == [[True, True, False]]
-    assert found.repeat.tolist() == [[0, 1, 0]]
 
 
 def test_equal_candidates_go_by_pool_rank() -> None:

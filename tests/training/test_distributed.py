@@ -42,7 +42,7 @@ def _method(variant: Any) -> Method:
     common = {"neighbours": 2, "pool": 10, "batch_threshold": 0.5, "ignore_nearest": 1}
     if variant == "C":
         return InsclrMethod(InsclrSettings(variant="C", random_negatives=20, **common))  # type: ignore[arg-type]
-    return InsclrMethod(InsclrSettings(k=3, repeats=2, ignore_above=0.99, **common))  # type: ignore[arg-type]
+    return InsclrMethod(InsclrSettings(k=3, repeats=2, **common))  # type: ignore[arg-type]
 
 
 class _TinyBackbone(nn.Module):

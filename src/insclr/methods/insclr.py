@@ -76,17 +76,9 @@ class InsclrSettings(MethodSettings):
     k: int = setting(5, "choose topk: candidates added per repeat", ge=1)
     memory_threshold: float | Auto = setting(0.6, "choose threshold: T_m")
     repeats: int = setting(4, "R: how often the query set grows", ge=1)
-    candidates: Literal["anchor", "members"] = setting("anchor", "whose pools are searched for positives")
-    accept_above: float | Off = setting(
-        "off", "candidates with a pool cosine above this are positives at once"
-    )
-    ignore_above: float | Off = setting(
-        "off", "unchosen candidates with a pool cosine above this are ignored"
-    )
     ignore_nearest: int = setting(0, "an anchor's so many nearest images are never its negatives", ge=0)
     pool_negatives: bool = setting(True, "candidates that are not positive are negatives, from the bank")
     random_negatives: int = setting(100_000, "random bank rows used as negatives", ge=0)
-    bank_from: int = setting(0, "step from which bank rows stand in the loss", ge=0)
     bank_dtype: Literal["fp32", "fp16"] = setting("fp32", "precision of the memory banks")
 
     @model_validator(mode="after")
@@ -116,8 +108,8 @@ class InsclrSettings(MethodSettings):
         if self.selection != "multiscale":
             why["scales"] = f'strategy = "{self.selection}"'
         if not self.mines_memory:
-            memory = ("sparsity", "aggregate", "choose", "k", "memory_threshold", "repeats", "candidates")
-            why |= dict.fromkeys((*memory, "accept_above", "ignore_above", "pool_negatives"), variant)
+            memory = ("sparsity", "aggregate", "choose", "k", "memory_threshold", "repeats")
+            why |= dict.fromkeys((*memory, "pool_negatives"), variant)
         elif self.choose == "topk":
             why["memory_threshold"] = 'choose = "topk"'
         else:
@@ -125,7 +117,7 @@ class InsclrSettings(MethodSettings):
         if self.variant not in ("B", "C"):
             why["random_negatives"] = variant
         if self.variant == "A":
-            why |= dict.fromkeys(("bank_from", "bank_dtype"), variant)
+            why["bank_dtype"] = variant
         return why
 
 
@@ -134,7 +126,6 @@ class _Mined:
     """What was found in the memory for each tuple."""
 
     pool_ids: Tensor  # (T, P) the candidates
-    pool_similarities: Tensor  # (T, P) to the image whose pool brought them
     eligible: Tensor  # (T, P) bool: candidates that are not in the tuple, each once
     expansion: Expansion
 
@@ -169,15 +160,14 @@ class InsclrMethod(Method):
         criteria = {key: value for key, value in self.settings if key not in unread and key != "name"}
         return Prepared(criteria, reasons)
 
-    def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:
+    def label(self, batch: Batch, step: int, generator: torch.Generator) -> Pairs:  # noqa: ARG002
         """One iteration: write the banks, select, mine, and label every pair."""
         settings, whole = self.settings, batch.global_batch
         assert whole.plain is not None
         self.banks.write(whole.ids, whole.plain, whole.augmented)
         with torch.no_grad():
             selected = self._select(batch)
-            uses_bank = step >= settings.bank_from
-            mined = self._mine(batch, selected) if settings.mines_memory and uses_bank else None
+            mined = self._mine(batch, selected) if settings.mines_memory else None
             pairs = self._label_batch(batch, selected, mined)
             if mined is not None:
                 pairs = replace(
@@ -186,7 +176,7 @@ class InsclrMethod(Method):
                     mined_ids=mined.pool_ids,
                     mined=mined.expansion.positives,
                 )
-            if settings.variant in ("B", "C") and settings.random_negatives and uses_bank:
+            if settings.variant in ("B", "C") and settings.random_negatives:
                 pairs = replace(pairs, bank=(self._random_pairs(batch, generator),))
         self.pool.give_back()
         return pairs
@@ -209,8 +199,8 @@ class InsclrMethod(Method):
         assert plain is not None
         assert settings.sparsity != "auto"
         assert settings.memory_threshold != "auto"
-        pool_ids, similarities, eligible = self._candidates(batch.ids, selected)
-        accepted = None if settings.accept_above == "off" else similarities >= settings.accept_above
+        pool_ids = self._pool_rows(batch.ids[:, 0])
+        eligible = eligible_candidates(pool_ids, batch.ids)
         expansion = expand(
             plain,
             anchor_only(selected) if settings.variant == "D-anchor" else selected,
@@ -224,32 +214,12 @@ class InsclrMethod(Method):
                 threshold=settings.memory_threshold,
                 repeats=settings.repeats,
             ),
-            accepted,
         )
-        return _Mined(pool_ids, similarities, eligible, expansion)
+        return _Mined(pool_ids, eligible, expansion)
 
-    def _candidates(self, ids: Tensor, selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Candidate ids, their similarities in the pool, and which may be mined: (T, P), each image once."""
-        if self.settings.candidates == "anchor":
-            pool_ids, similarities = self._pool_rows(ids[:, 0])
-            return pool_ids, similarities, eligible_candidates(pool_ids, ids)
-        pool_ids, similarities = (part.flatten(1) for part in self._pool_rows(ids))  # (T, M * P)
-        brought = selected.repeat_interleave(self.pool.size, dim=1)
-        # Of an image that several members bring, the one with the largest similarity counts.
-        similarities = similarities.masked_fill(~brought, -2.0)
-        order = similarities.argsort(dim=1, descending=True, stable=True)
-        pool_ids, similarities = pool_ids.gather(1, order), similarities.gather(1, order)
-        by_id = pool_ids.argsort(dim=1, stable=True)
-        ordered = pool_ids.gather(1, by_id)
-        is_first = torch.ones_like(ordered, dtype=torch.bool)
-        is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        first = torch.zeros_like(is_first).scatter_(1, by_id, is_first)
-        return pool_ids, similarities, first & (similarities > -2) & eligible_candidates(pool_ids, ids)
-
-    def _pool_rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The pool of these images: ids and similarities (..., P), where the images' ids are."""
-        rows = ids.cpu()
-        return self.pool.ids[rows].to(ids), self.pool.similarities[rows].to(ids.device).float()
+    def _pool_rows(self, ids: Tensor) -> Tensor:
+        """The pool (..., P) of these images, where their ids are."""
+        return self.pool.ids[ids.cpu()].to(ids)
 
     def _label_batch(self, batch: Batch, selected: Tensor, mined: _Mined | None) -> Pairs:
         batch_ids = batch.global_batch.ids.reshape(-1)
@@ -281,8 +251,6 @@ class InsclrMethod(Method):
         """The pool in the loss: mined candidates attract, the rest repels unless it is ignored or left out."""
         positive, ids = mined.expansion.positives, mined.pool_ids
         negative = mined.eligible & ~positive
-        if self.settings.ignore_above != "off":
-            negative &= mined.pool_similarities < self.settings.ignore_above
         if self.settings.ignore_nearest:
             negative &= eligible_candidates(ids, self._nearest(anchors))
         if not self.settings.pool_negatives:
@@ -313,7 +281,7 @@ class InsclrMethod(Method):
         batch = Batch(ids, self.banks.augmented.read(ids)[None], plain, (plain,))
         selected = self._select(batch)
         mined = self._mine(batch, selected) if self.settings.mines_memory else None
-        candidates = self._pool_rows(anchors)[0] if mined is None else mined.pool_ids
+        candidates = self._pool_rows(anchors) if mined is None else mined.pool_ids
         near = torch.einsum("td,tpd->tp", plain[:, 0], self.banks.plain.read(candidates))
         return Explanation(
             ids=ids,

@@ -82,22 +82,18 @@ def expand(
     candidates: Tensor,
     eligible: Tensor,
     settings: ExpandSettings,
-    accepted: Tensor | None = None,
 ) -> Expansion:
     """Grow every tuple's query set by the candidates nearest to the whole set, several times.
 
     `queries` (T, M, D) with `in_query` (T, M) is the in-batch query set, `candidates` (T, P, D) with
     `eligible` (T, P) the pool's rows; all plain features. A candidate with no score left cannot be chosen. Equals go
-    by pool rank. Candidates `accepted` (T, P) are positives before the first repeat.
+    by pool rank.
     """
     score = torch.full_like(eligible, -torch.inf, dtype=candidates.dtype)  # (T, P)
-    positives = torch.zeros_like(eligible) if accepted is None else eligible & accepted
+    positives = torch.zeros_like(eligible)
     repeat = torch.zeros_like(eligible, dtype=torch.int8)
     running = _RunningScore(score, settings)
     members, is_member = queries, in_query
-    if accepted is not None:
-        joined, is_joined = _rows(candidates, positives)
-        members, is_member = torch.cat([members, joined], 1), torch.cat([is_member, is_joined], 1)
     for number in range(1, settings.repeats + 1):
         # Products with earlier members are already in the running score: only the new ones are computed.
         running.add(torch.bmm(members, candidates.transpose(1, 2)), is_member)

@@ -125,8 +125,9 @@ class LossRecipe(Table):
         "negatives above a margin against positives (paper); each positive against all negatives",
     )
     margin: float | Auto = setting(0.4, "a negative counts only while its cosine is above this")
-    normalise: Literal["sum", "mean", "batch"] = setting(
-        "sum", "per query image: sum (paper); mean of positives and of negatives; sum over the whole batch"
+    normalise: Literal["sum", "mean", "mined"] = setting(
+        "sum",
+        "per query image: sum (paper); mean of positives and of negatives; sum, N_p after memory mining",
     )
     temperature: float = setting(0.2, "cosines are divided by it before the softmax", gt=0)
 
@@ -164,7 +165,8 @@ class RoundRecipe(Table):
     schedule: Literal["step", "cosine", "constant"] = setting("step", "how the learning rate falls")
     milestones: tuple[int, ...] = setting((), "schedule step: divide by ten at these iterations")
     warmup: int = setting(0, "iterations of linear warm-up", ge=0)
-    weight_decay: float = setting(1e-4, "of Adam", ge=0)
+    weight_decay: float = setting(1e-4, "of the optimizer", ge=0)
+    decay_biases: bool = setting(True, "weight decay acts on biases too")
     clip: float = setting(0.0, "largest norm of the gradient; 0 = off", ge=0)
     batch_norm: Literal["frozen", "live"] = setting("live", "statistics of batch-norm layers")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(

@@ -31,19 +31,20 @@ def contrastive_loss(
     *,
     batch: Tensor | None = None,
     margin: float = 0.4,
-    normalise: Literal["sum", "mean", "batch"] = "sum",
+    normalise: Literal["sum", "mean", "mined"] = "sum",
 ) -> LossValue:
     """L = 1/N_p sum_i [ sum of S_ij over negatives with S_ij > margin - sum of S_ij over positives ].
 
     `features` (T, M, D) are augmented and carry the gradient, bank rows are constants; `batch` (B, D) holds the
     features of all ranks where there are several. The mean over tuples is returned. "mean" averages the
-    positives and the active negatives of each i before the difference; "batch" divides by all images of the tuple
-    instead of by its query set.
+    positives and the active negatives of each i before the difference; "mined" counts the query set N_p after memory
+    mining, as the paper's main text does; its supplement counts it before.
     """
     sums = _Sums(features.new_zeros(pairs.query.shape), margin)
     for similar, positive, negative in _sources(features, pairs, batch):
         sums.add(similar, positive, negative)
-    return sums.value(pairs.query, normalise)
+    mined = sum(bank.positive.sum(1) for bank in pairs.bank if bank.positive is not None)
+    return sums.value(pairs.query, normalise, mined if normalise == "mined" else 0)
 
 
 def softmax_loss(
@@ -111,16 +112,15 @@ class _Sums:
             self.attract = self.attract + (s * positive).sum(2)
             self.positives += positive.sum(2)
 
-    def value(self, query: Tensor, normalise: str) -> LossValue:
-        """The loss of the whole."""
+    def value(self, query: Tensor, normalise: str, mined: Tensor | int) -> LossValue:
+        """The loss of the whole; `mined` images (T,) count in the query sets."""
         if normalise == "mean":
             per_image = self.repel / self.active.clamp(min=1) - self.attract / self.positives.clamp(min=1e-12)
         else:
             per_image = self.repel - self.attract  # (T, M); zero outside the query set
         members = query.sum(1)  # (T,) N_p
-        divisor = query.shape[1] if normalise == "batch" else members
         return LossValue(
-            loss=(per_image.sum(1) / divisor).mean(),
+            loss=(per_image.sum(1) / (members + mined)).mean(),
             batch_positives=members.to(per_image.dtype).mean() - 1,
             active_negatives=self.active.sum() / members.sum(),
             positive_similarity=self.attract.detach().sum() / self.positives.sum().clamp(min=1e-12),

@@ -40,7 +40,18 @@ def create_optimizer(
     for group in groups:
         for parameter in group["params"]:
             parameter.requires_grad_(True)
+    if not recipe.decay_biases:
+        groups = [part for group in groups for part in _split_biases(group, network)]
     return torch.optim.Adam(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
+
+
+def _split_biases(group: dict[str, Any], network: DescriptorNetwork) -> list[dict[str, Any]]:
+    """The group's weights, and its biases without weight decay."""
+    biases = {id(one) for name, one in network.named_parameters() if name.endswith("bias")}
+    parts = ([p for p in group["params"] if (id(p) in biases) == is_bias] for is_bias in (False, True))
+    made = [{**group, "params": part} for part in parts]
+    made[1]["weight_decay"] = 0.0
+    return [part for part in made if part["params"]]
 
 
 def rate_factor(recipe: RoundRecipe, step: int, steps: int) -> float:
