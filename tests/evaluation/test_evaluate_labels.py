@@ -140,3 +140,16 @@ def test_names_in_the_table_cannot_forge_a_line():
     lines = evaluate_labels(unit_rows(2, 4), labels).table().split("\n")
     assert sum(r"a\n99.00  b" in line for line in lines) == 1
     assert sum(r"0\x1b[31m.jpg" in line for line in lines) == 1
+
+
+def test_of_many_queries_some_are_asked_and_always_the_same():
+    instances = [number % 10 for number in range(200)]
+    vectors = unit_rows(200, 8)
+    whole = evaluate_labels(vectors, make_labels([str(one) for one in instances]))
+    first, again = (
+        evaluate_labels(vectors, make_labels([str(one) for one in instances]), most_queries=50)
+        for _ in range(2)
+    )
+    assert len(first.queries) == len(set(first.queries)) == 50
+    assert np.array_equal(first.queries, again.queries)
+    np.testing.assert_allclose(first.ap, whole.ap[first.queries])  # each ranks all the others

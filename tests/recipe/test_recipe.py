@@ -49,7 +49,13 @@ def test_the_papers_table_for_landmarks() -> None:
 
 def test_the_papers_text_for_instre() -> None:
     recipe = load_recipe("paper-instre")
-    network = recipe.network
+    network, landmarks = recipe.network, load_recipe("paper-gldv2")
+    assert network.gem_p == 3
+    assert recipe.descriptor == landmarks.descriptor.with_(size=256)
+    # What the text does not print for INSTRE is as for landmarks, but for the released configuration's numbers.
+    for ours, theirs in zip(recipe.rounds, landmarks.rounds, strict=True):
+        keys = ("tuples", "augmented_size", "plain_size", "crop", "weight_decay", "loss")
+        assert [getattr(ours, key) for key in keys] == [getattr(theirs, key) for key in keys]
     assert (network.backbone, network.dim, network.bias) == ("resnet50.tv_in1k", 256, False)
     assert (recipe.descriptor.size, len(recipe.descriptor.scales)) == (256, 3)
     assert [(each.steps, each.lr, each.clip) for each in recipe.rounds] == [

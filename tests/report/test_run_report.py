@@ -54,6 +54,17 @@ def test_the_numbers_shown_are_those_of_the_metrics(tmp_path):
     assert "3 min 20 s" in page.text
 
 
+@pytest.mark.parametrize(
+    ("initial_fc", "start"), [("random", "pretrained features"), ("views", "initial FC")]
+)
+def test_the_map_before_training_is_named_after_what_was_measured(tmp_path, initial_fc, start):
+    run = make_run(tmp_path)
+    text = (run / "recipe.toml").read_text()
+    assert "[network]" in text
+    (run / "recipe.toml").write_text(text.replace("[network]", f'[network]\ninitial_fc = "{initial_fc}"'))
+    assert f"one view a photo: {start} → end" in Page(report(run)).text
+
+
 def test_without_labels_there_is_no_precision_and_no_map(tmp_path):
     page = Page(report(make_run(tmp_path, labelled=False)))
     assert "Positives from the candidate pool" in page.text

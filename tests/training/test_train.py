@@ -141,6 +141,9 @@ def test_banks_in_files_train_the_same_network(
     train(small_collection, tmp_path / "files", tiny)
     memory, files = trained_weights(tmp_path / "memory"), trained_weights(tmp_path / "files")
     assert all(torch.equal(memory[key], files[key]) for key in memory)
+    # A finished round needs its banks no more: at a million images they are gigabytes.
+    assert not list((tmp_path / "files").rglob("*.bank"))
+    assert list((tmp_path / "files").glob("round-*/step-*.pt"))
 
 
 def _start(

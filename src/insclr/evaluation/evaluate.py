@@ -88,14 +88,20 @@ def evaluate_labels(
     reranker: Reranker | None = None,
     *,
     allow_missing: bool = False,
+    most_queries: int = 0,
 ) -> LabelResult:
     """Rank the index images for every query by cosine; a query never finds itself.
+
+    Of more than `most_queries` some are asked, drawn at random but always the same; 0 = all.
 
     `descriptors` are unit rows (N, D) in the order of the labels; a row of zeros is an image that is missing or
     unreadable, refused unless `allow_missing`. Queries without a positive are left out.
     """
     rows, labels = readable_rows(descriptors, labels, allow_missing=allow_missing)
     task = LeaveOneOut(labels)
+    if 0 < most_queries < len(task.queries):
+        drawn = np.random.default_rng(0).permutation(len(task.queries))[:most_queries]
+        task.queries = task.queries[np.sort(drawn)]
     return task.measure(_rank(task, rows) if reranker is None else _rerank(task, rows, reranker))
 
 

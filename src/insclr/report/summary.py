@@ -66,13 +66,17 @@ def cards(run: RunRecord) -> list[Card]:
 
 
 def _training_cards(run: RunRecord) -> list[Card]:
-    """mAP as the run measured it: with one view of each photo, from the initial FC on."""
+    """mAP as the run measured it: with one view of each photo, from the initial FC or pretrained features on."""
     maps = [value for _, value in run.maps()]
+    is_random = run.recipe.get("network", {}).get("initial_fc", "random") == "random"
+    start = "pretrained features" if is_random else "initial FC"
+    sampled = max((int(event.get("map_queries") or 0) for event in run.events), default=0)
+    view = "one view a photo" + (f", of {sampled:,} queries drawn at random" if sampled else "")
     if len(maps) > 1:
         end = "end" if run.finished else "so far"
-        text = f"mAP along training, one view a photo: initial FC → {end}"
+        text = f"mAP along training, {view}: {start} → {end}"
         return [Card(f"{maps[0]:.1f} → {maps[-1]:.1f}", text, gain=maps[-1] - maps[0])]
-    return [Card(f"{maps[0]:.1f}", "mAP with the initial FC, one view a photo")] if maps else []
+    return [Card(f"{maps[0]:.1f}", f"mAP with the {start}, {view}")] if maps else []
 
 
 def method_cards(run: RunRecord) -> list[Card]:

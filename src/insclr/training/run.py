@@ -183,12 +183,14 @@ def run(job: Job) -> None:
 
 
 def end_round(this: Run, number: int) -> None:
-    """Save the weights that the round ended with, and remove its scratch files."""
+    """Save the weights that the round ended with; remove its scratch files and its copies of banks."""
     if this.ranks.first:
         this.folder.end_round(number, this.network)
     this.ranks.barrier()
     if this.ranks.first:
         shutil.rmtree(this.scratch(number), ignore_errors=True)
+        for copy in this.folder.round_folder(number).glob("step-*.bank"):  # at a million images 5 GB each
+            copy.unlink()
 
 
 def finish(this: Run) -> None:
