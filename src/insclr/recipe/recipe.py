@@ -165,6 +165,9 @@ class RoundRecipe(Table):
     schedule: Literal["step", "cosine", "constant"] = setting("step", "how the learning rate falls")
     milestones: tuple[int, ...] = setting((), "schedule step: divide by ten at these iterations")
     warmup: int = setting(0, "iterations of linear warm-up", ge=0)
+    optimizer: Literal["adam", "sgd", "lars"] = setting(
+        "adam", "adam (paper); sgd with momentum 0.9; lars = sgd at a rate of its own for each layer"
+    )
     weight_decay: float = setting(1e-4, "of the optimizer", ge=0)
     decay_biases: bool = setting(True, "weight decay acts on biases too")
     clip: float = setting(0.0, "largest norm of the gradient; 0 = off", ge=0)

@@ -14,11 +14,38 @@ from insclr.model.network import DescriptorNetwork, RefinedLinear
 from insclr.ranks import Ranks
 from insclr.recipe import RoundRecipe
 
+_MOMENTUM = 0.9  # of SGD and LARS
+_TRUST = 0.001  # of LARS, as published
+
+
+class Lars(torch.optim.SGD):
+    """SGD whose rate is, for each matrix of weights, in proportion to |w| / |gradient| (You et al. 2017).
+
+    Biases and the weights of batch-norm keep the plain rate and have no weight decay, as SimCLR and BYOL have it.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Scale the gradients, then step as SGD without weight decay."""
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None or weight.dim() < 2:
+                    continue
+                weight.grad.add_(weight, alpha=group["weight_decay"])
+                size, pull = weight.norm(), weight.grad.norm()
+                weight.grad.mul_(torch.where((size > 0) & (pull > 0), _TRUST * size / pull, 1.0))
+            group["weight_decay"] = 0.0
+        result = super().step(closure)
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+        return result
+
 
 def create_optimizer(
     recipe: RoundRecipe, network: DescriptorNetwork, of_method: list[nn.Parameter]
-) -> torch.optim.Adam:
-    """Adam on the layers that the round trains; all other parameters of the network are frozen."""
+) -> torch.optim.Optimizer:
+    """The recipe's optimizer on the layers that the round trains; all other parameters are frozen."""
     fc = network.fc
     of_fc = (
         fc.trained_parameters()
@@ -42,7 +69,11 @@ def create_optimizer(
             parameter.requires_grad_(True)
     if not recipe.decay_biases:
         groups = [part for group in groups for part in _split_biases(group, network)]
-    return torch.optim.Adam(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    lr, decay = recipe.lr, recipe.weight_decay
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=lr, weight_decay=decay)
+    made = torch.optim.SGD if recipe.optimizer == "sgd" else Lars
+    return made(groups, lr=lr, momentum=_MOMENTUM, weight_decay=decay)
 
 
 def _split_biases(group: dict[str, Any], network: DescriptorNetwork) -> list[dict[str, Any]]:
