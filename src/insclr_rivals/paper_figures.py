@@ -132,7 +132,7 @@ def _first_results(run: Path, protocol: RetrievalProtocol, place: LabelledSet, o
 def _draw_queries(
     label: str, protocol: RetrievalProtocol, ranked: "dict[str, Ids]", thumbnails: Thumbnails
 ) -> Figure:
-    truth = protocol.settings["medium"] if "medium" in protocol.settings else _joined(protocol)
+    truth = protocol.settings["medium"] if "medium" in protocol.settings else _join_settings(protocol)
     shown = {
         name: [_without(ids[query], truth[query].junk)[:_SHOWN] for query in range(len(truth))]
         for name, ids in ranked.items()
@@ -171,7 +171,7 @@ def _draw_queries(
     return Figure(f"First {_SHOWN} results on {label}", lines, values, "", samples, thumbnails.jpegs)
 
 
-def _joined(protocol: RetrievalProtocol) -> list[Judgement]:
+def _join_settings(protocol: RetrievalProtocol) -> list[Judgement]:
     """The right images of each query in whatever setting it belongs to."""
     each = zip(*protocol.settings.values(), strict=True)
     return [Judgement(np.concatenate([one.positives for one in judged])) for judged in each]

@@ -109,7 +109,7 @@ def find_places(images: Path | None, options: PaperOptions, distractors: str) ->
     return [LabelledSet(images.stem, images, options.labels, tuple(benchmarks), options)]
 
 
-def _printed(columns: Sequence[str], values: Sequence[float]) -> Mapping[str, float]:
+def _name_numbers(columns: Sequence[str], values: Sequence[float]) -> Mapping[str, float]:
     return dict(zip(columns, values, strict=True))
 
 
@@ -119,21 +119,21 @@ _EIGHT = tuple(
     for setting in ("medium", "hard")
     for name in ("roxford5k", "roxford5k+R1M", "rparis6k", "rparis6k+R1M")
 )
-_IMAGENET = Entry("ImageNet", network="pretrained", printed=_printed(_FOUR, (23.0, 52.0, 6.5, 25.9)))
+_IMAGENET = Entry("ImageNet", network="pretrained", printed=_name_numbers(_FOUR, (23.0, 52.0, 6.5, 25.9)))
 
 
 def _variant(name: str, *values: float) -> Entry:
-    return Entry(name, (f'rounds.method.variant="{name}"',), printed=_printed(_FOUR, values))
+    return Entry(name, (f'rounds.method.variant="{name}"',), printed=_name_numbers(_FOUR, values))
 
 
 def _table1(_: str) -> tuple[Entry, ...]:
     return (
         _IMAGENET,
-        Entry("ImageNet + PCA", network="pca", printed=_printed(_FOUR, (40.9, 65.6, 30.5, 41.7))),
+        Entry("ImageNet + PCA", network="pca", printed=_name_numbers(_FOUR, (40.9, 65.6, 30.5, 41.7))),
         Entry(
             "ArcFace",
             recipe="gldv2-arcface",
-            printed=_printed(_FOUR, (76.2, 86.8, 55.1, 72.5)),
+            printed=_name_numbers(_FOUR, (76.2, 86.8, 55.1, 72.5)),
             needs_labels=True,
         ),
         _variant("A", 57.6, 68.1, 30.3, 43.7),
@@ -148,7 +148,7 @@ def _table2(threshold: str) -> tuple[Entry, ...]:
     def row(name: str, *values: float, **changes: object) -> Entry:
         settings = {"aggregate": "mean", "choose": "topk", "sparsity": "off", "repeats": 2} | changes
         keys = tuple(f"rounds.method.{key}={value}" for key, value in settings.items())
-        return Entry(name, keys, printed=_printed(_FOUR, values))
+        return Entry(name, keys, printed=_name_numbers(_FOUR, values))
 
     sparse = {"sparsity": threshold}
     by_threshold = {"choose": "threshold", "memory_threshold": threshold}
@@ -185,7 +185,7 @@ def _ours(printed: Mapping[str, float], name: str = "InsCLR") -> Entry:
 
 def _table3(_: str) -> tuple[Entry, ...]:
     def rival(name: str, recipe: str, *values: float) -> Entry:
-        return Entry(name, recipe=f"gldv2-{recipe}", printed=_printed(_EIGHT, values))
+        return Entry(name, recipe=f"gldv2-{recipe}", printed=_name_numbers(_EIGHT, values))
 
     return (
         rival("DeepCluster", "deepcluster", 29.8, 9.8, 49.1, 13.3, 9.0, 0.9, 26.0, 3.2),
@@ -194,24 +194,26 @@ def _table3(_: str) -> tuple[Entry, ...]:
         rival("BYOL", "byol", 11.0, 1.9, 28.4, 3.7, 2.3, 0.1, 8.8, 0.2),
         rival("PCL", "pcl", 29.2, 10.3, 59.3, 17.6, 7.9, 0.5, 28.9, 2.6),
         rival("SwAV", "swav", 19.9, 7.1, 38.5, 10.4, 3.7, 0.1, 10.5, 0.4),
-        _ours(_printed(_EIGHT, (73.1, 56.2, 77.6, 56.7, 48.3, 29.6, 59.5, 29.2))),
+        _ours(_name_numbers(_EIGHT, (73.1, 56.2, 77.6, 56.7, 48.3, 29.6, 59.5, 29.2))),
     )
 
 
 def _table4(_: str) -> tuple[Entry, ...]:
     columns = ("oxford5k", "oxford5k+100k", "paris6k", "paris6k+100k")
     return (
-        Entry("Iscen et al. 2018", network="printed", printed=_printed(columns, (78.2, 72.6, 85.1, 78.0))),
-        _ours(_printed(columns, (92.0, 91.4, 94.2, 90.5))),
+        Entry(
+            "Iscen et al. 2018", network="printed", printed=_name_numbers(columns, (78.2, 72.6, 85.1, 78.0))
+        ),
+        _ours(_name_numbers(columns, (92.0, 91.4, 94.2, 90.5))),
     )
 
 
 def _table5(_: str) -> tuple[Entry, ...]:
     columns = ("gldv2 public", "gldv2 private")  # its validation and test queries
     return (
-        Entry("Weyand et al. 2020", network="printed", printed=_printed(columns, (23.30, 25.57))),
-        replace(_IMAGENET, printed=_printed(columns, (0.89, 0.52))),
-        _ours(_printed(columns, (13.39, 13.71))),
+        Entry("Weyand et al. 2020", network="printed", printed=_name_numbers(columns, (23.30, 25.57))),
+        replace(_IMAGENET, printed=_name_numbers(columns, (0.89, 0.52))),
+        _ours(_name_numbers(columns, (13.39, 13.71))),
     )
 
 

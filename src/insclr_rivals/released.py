@@ -175,11 +175,11 @@ class Released(Method):
     def _grow(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Which candidates (C,) join the query set."""
         settings = self.settings
-        rows, whole = self.banks.plain.read(queries)[None], self.banks.plain.read(candidates)[None]
+        rows, found = self.banks.plain.read(queries)[None], self.banks.plain.read(candidates)[None]
         how = ExpandSettings(settings.sparsity, "mean", "topk", settings.k, repeats=settings.repeats)
-        everyone = torch.ones(1, len(queries), dtype=torch.bool)
+        in_query = torch.ones(1, len(queries), dtype=torch.bool)
         eligible = torch.ones(1, len(candidates), dtype=torch.bool)
-        return expand(rows, everyone, whole, eligible, how).positives[0]
+        return expand(rows, in_query, found, eligible, how).positives[0]
 
     @staticmethod
     def _draw(possible: Tensor, wanted: int, generator: torch.Generator) -> Tensor:

@@ -145,7 +145,7 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
     kept = folder.with_suffix(".json")
     model: str | Path = folder
     if entry.network != "trained":
-        model = _untrained(entry, place, recipe, folder.with_suffix(".safetensors"))
+        model = _make_untrained(entry, place, recipe, folder.with_suffix(".safetensors"))
         outcome = Outcome(entry.name, place.name, seed, "", 0.0, 0.0, None, 0.0)
     elif kept.exists():
         outcome = replace(Outcome(**json.loads(kept.read_text())), entry=entry.name)
@@ -191,7 +191,7 @@ def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path,
 PCA_IMAGES = 20_000  # at most so many training images, drawn at random, make the row ImageNet + PCA
 
 
-def _untrained(entry: Entry, place: LabelledSet, recipe: Recipe, file: Path) -> str:
+def _make_untrained(entry: Entry, place: LabelledSet, recipe: Recipe, file: Path) -> str:
     """The name of the pretrained network, or of the file with its PCA, which is made where it is not there."""
     network = recipe.network
     name = f"{PRETRAINED}{network.backbone}" + (f"@{network.weights}" if network.weights else "")
