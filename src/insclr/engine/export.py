@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from insclr.engine.choose import CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
+from insclr.engine.positions import exportable_positions
 from insclr.engine.view_graph import WholeDescriptor
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import DescriptorRecipe
@@ -118,7 +119,7 @@ def _trace(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool)
     device = next(module.parameters()).device
     made = io.BytesIO()
     try:
-        with warnings.catch_warnings(), _no_log(), torch.no_grad():
+        with warnings.catch_warnings(), _no_log(), exportable_positions(), torch.no_grad():
             warnings.simplefilter("ignore")  # what they warn of is verified
             torch.onnx.export(
                 module,
@@ -157,13 +158,15 @@ def _verify(
         options: Any = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # a graph that fails is an answer here, not an error to print
         session: Any = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        quiet: Any = onnxruntime.RunOptions()
+        quiet.log_severity_level = 4
     except Exception as error:  # onnxruntime has a class of errors for each reason
         raise CannotExport(f"ONNX Runtime does not take it ({_first_line(error)})") from error
     for images in tests:
         with torch.no_grad():
             expected = [one.float().cpu().numpy() for one in module(images.float().to(device))]
         try:
-            found = session.run(list(outputs), {"images": images.float().numpy()})
+            found = session.run(list(outputs), {"images": images.float().numpy()}, quiet)
         except Exception as error:
             raise CannotExport(f"ONNX Runtime cannot run it ({_first_line(error)})") from error
         for name, wanted, got in zip(outputs, expected, found, strict=True):

@@ -2,6 +2,8 @@
 
 import math
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,8 @@ class Backbone(nn.Module):
         self.name = name
         self.trunk = trunk
         self.channels = int(trunk.num_features)
-        self.prefix_tokens = int(getattr(trunk, "num_prefix_tokens", 0))
+        has_cls = getattr(trunk, "cls_token", None) is not None
+        self.prefix_tokens = int(getattr(trunk, "num_prefix_tokens", has_cls))
         self.stride = _stride(trunk)
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
@@ -48,16 +51,30 @@ class Backbone(nn.Module):
         pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
         if images.dim() == 4 and self._channels_last:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        try:
+        with self._sizes_refused(images):
             features = self.trunk.forward_features(pixels)
-        except AssertionError as error:
-            raise UserError(f"The backbone {self.name} cannot take images of this size: {error}") from error
         return self._as_map(features, images.shape[-2:])
+
+    @contextmanager
+    def _sizes_refused(self, images: Tensor) -> Iterator[None]:
+        """UserError where the trunk cannot take images of this size; each family raises another error."""
+        try:
+            yield
+        except (AssertionError, RuntimeError) as error:
+            if "memory" in str(error) or torch.jit.is_tracing():
+                raise
+            height, width = images.shape[-2:]
+            own = self.trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
+            raise UserError(
+                f"The backbone {self.name} cannot take images of {width} x {height} pixels: "
+                f"choose --size {own}, which it was made for."
+            ) from error
 
     def early(self, images: Tensor) -> Tensor:
         """The map that enters the late layers; for backbones that `has_late`."""
         pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
-        return self._split.early(pixels)
+        with self._sizes_refused(images):
+            return self._split.early(pixels)
 
     def late(self, maps: Tensor) -> FeatureMap:
         """What `forward` gives, from the map that `early` gave of square images."""
@@ -103,8 +120,8 @@ class Backbone(nn.Module):
 
     def _map_of_tokens(self, tokens: Tensor, size: torch.Size) -> FeatureMap:
         patches = tokens[:, self.prefix_tokens :]  # (batch, patches, channels)
-        height = -(-size[0] // self.stride)
-        columns = patches.shape[1] // height
+        height = (size[0] + self.stride - 1) // self.stride
+        columns = (size[1] + self.stride - 1) // self.stride
         # -1 for the batch: its length would become a constant of an exported graph.
         grid = patches.transpose(1, 2).reshape(-1, patches.shape[2], height, columns)
         return FeatureMap(grid, tokens[:, 0] if self.prefix_tokens else None)
@@ -145,11 +162,16 @@ def _create_trunk(name: str) -> Any:
             f"No backbone is called {name!r}.{hint} Any timm model name works; {EMBEDDED} is embedded."
         )
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "global_pool": ""}
+    # Transformers take other image sizes than the one they were trained at only when asked to: Swin, then ViT.
+    for sizes in ({"strict_img_size": False}, {"dynamic_img_size": True, "dynamic_img_pad": True}):
+        with suppress(TypeError):
+            return timm.create_model(timm_name, **options, **sizes)
     try:
-        # Vision transformers take other image sizes than the one they were trained at only when asked to.
-        return timm.create_model(timm_name, **options, dynamic_img_size=True, dynamic_img_pad=True)
-    except TypeError:
         return timm.create_model(timm_name, **options)
+    except AssertionError as error:
+        raise UserError(
+            f"The backbone {name} gives no feature map ({error}): choose another (insclr backbones)."
+        ) from error
 
 
 def _load_from_hub(trunk: Any, name: str) -> None:
