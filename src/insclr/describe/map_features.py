@@ -39,9 +39,7 @@ class MapPooling:
             ]
             pooled = np.stack(parts, 1)
         else:
-            sums = _sum_areas(
-                np.maximum(maps, _SMALLEST) ** self.p
-            )  # (batch, channels, height + 1, width + 1)
+            sums = _sum_areas(self._power(maps))  # (batch, channels, height + 1, width + 1)
             top, left, side = np.array(squares).T
             whole = (
                 sums[:, :, top + side, left + side]
@@ -49,14 +47,21 @@ class MapPooling:
                 - sums[:, :, top + side, left]
                 + sums[:, :, top, left]
             )  # (batch, channels, squares)
-            pooled = (np.maximum(whole / side**2, _SMALLEST**self.p) ** (1 / self.p)).transpose(0, 2, 1)
+            pooled = self._root(whole / side**2).transpose(0, 2, 1)
         return self.describe(pooled)
 
     def whole(self, maps: Maps) -> Descriptors:
         """Unit descriptors (batch, dim) of whole maps."""
         if math.isinf(self.p):
             return self.describe(maps.max((2, 3)))
-        return self.describe((np.maximum(maps, _SMALLEST) ** self.p).mean((2, 3)) ** (1 / self.p))
+        return self.describe(self._root(self._power(maps).mean((2, 3))))
+
+    def _power(self, maps: NDArray[np.floating]) -> NDArray[np.floating]:
+        """What is averaged. An average alone (p = 1) keeps the negative features of transformers and ConvNeXt."""
+        return maps if self.p == 1 else np.maximum(maps, _SMALLEST) ** self.p
+
+    def _root(self, means: NDArray[np.floating]) -> NDArray[np.floating]:
+        return means if self.p == 1 else np.maximum(means, _SMALLEST**self.p) ** (1 / self.p)
 
     def describe(self, pooled: NDArray[np.floating]) -> Descriptors:
         """Unit descriptors (..., dim) of pooled features (..., channels)."""
@@ -79,7 +84,7 @@ def map_pooling(model: OpenedModel) -> MapPooling:
     network = model.recipe.network
     if network.pooling == "cls":
         raise UserError(
-            "A network that pools by its class token has no regions: choose a model with another pooling."
+            "A network that pools by its class token has no regions: train it with --set network.pooling=spoc."
         )
     # A region of R-MAC is a maximum.
     powers = {"spoc": 1.0, "mac": math.inf, "rmac": math.inf}

@@ -16,6 +16,7 @@ from insclr.engine.choose import CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
 from insclr.engine.positions import exportable_positions
 from insclr.engine.view_graph import WholeDescriptor
+from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import DescriptorRecipe
 
@@ -163,8 +164,11 @@ def _verify(
     except Exception as error:  # onnxruntime has a class of errors for each reason
         raise CannotExport(f"ONNX Runtime does not take it ({_first_line(error)})") from error
     for images in tests:
-        with torch.no_grad():
-            expected = [one.float().cpu().numpy() for one in module(images.float().to(device))]
+        try:
+            with torch.no_grad():
+                expected = [one.float().cpu().numpy() for one in module(images.float().to(device))]
+        except UserError as error:
+            raise CannotExport(str(error)) from error
         try:
             found = session.run(list(outputs), {"images": images.float().numpy()}, quiet)
         except Exception as error:

@@ -61,7 +61,7 @@ class Backbone(nn.Module):
         try:
             yield
         except (AssertionError, RuntimeError) as error:
-            if "memory" in str(error) or torch.jit.is_tracing():
+            if "memory" in str(error):
                 raise
             height, width = images.shape[-2:]
             own = self.trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
@@ -170,7 +170,7 @@ def _create_trunk(name: str) -> Any:
         return timm.create_model(timm_name, **options)
     except AssertionError as error:
         raise UserError(
-            f"The backbone {name} gives no feature map ({error}): choose another (insclr backbones)."
+            f"The backbone {name} gives no feature map: choose another, such as {EMBEDDED}."
         ) from error
 
 

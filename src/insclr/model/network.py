@@ -217,15 +217,10 @@ class DescriptorNetwork(nn.Module):
 def create_network(recipe: NetworkRecipe, *, pretrained: bool = True) -> DescriptorNetwork:
     """The network a recipe describes, with pretrained weights unless a model file will bring its own."""
     backbone = create_backbone(recipe.backbone, recipe.weights if pretrained else None, pretrained=pretrained)
-    if recipe.dim > backbone.channels:
-        raise UserError(
-            f"network.dim = {recipe.dim} is larger than the {backbone.channels} features of "
-            f"{recipe.backbone}: choose at most {backbone.channels}."
-        )
     network = DescriptorNetwork(
         backbone,
         create_pooling(recipe.pooling, recipe.gem_p),
-        recipe.dim,
+        min(recipe.dim, backbone.channels),
         bias=recipe.bias,
         normalise_pooled=recipe.normalise_pooled,
     )

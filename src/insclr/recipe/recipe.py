@@ -48,7 +48,10 @@ class NetworkRecipe(Table):
         True, "L2-normalise the pooled features before the fully connected layer"
     )
     dim: int = setting(
-        512, "length of the descriptor (C_e); 0 = pooled features, no fully connected layer", ge=0, le=16_384
+        512,
+        "length of the descriptor (C_e), at most that of the pooled features; 0 = these, no fully connected layer",
+        ge=0,
+        le=16_384,
     )
     bias: bool = setting(
         False, "the fully connected layer (FC) has a bias; needed unless initial_fc is random"
