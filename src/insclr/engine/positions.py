@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from insclr.engine.view_graph import cubic, number, resize_matrix
+
 _NAME = "resample_abs_pos_embed"  # timm's function; its models import it by name
 
 
@@ -53,11 +55,4 @@ def _resample(
 
 def _weights(old: int, new: Any) -> Tensor:
     """The share (new, old) of every old place in every new one; the identity where nothing changes."""
-    new = new if isinstance(new, Tensor) else torch.tensor(new)
-    scale = old / new.float()
-    centres = (torch.arange(new) + 0.5) * scale
-    distances = (torch.arange(old) + 0.5 - centres[:, None]).abs() / scale.clamp(min=1.0)
-    near = (1.5 * distances - 2.5) * distances**2 + 1
-    far = ((2.5 - 0.5 * distances) * distances - 4) * distances + 2
-    weights = torch.where(distances < 1, near, torch.where(distances < 2, far, torch.zeros_like(far)))
-    return weights / weights.sum(1, keepdim=True)
+    return resize_matrix(old, number(old), 0, number(new), cubic)

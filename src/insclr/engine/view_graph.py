@@ -30,9 +30,9 @@ class ViewsOf(nn.Module):
         height, width = images.shape[2], images.shape[3]
         views = [self._fit(images, (height, width), (0, 0))]
         if zoom := self.settings.zoom:
-            inside = [torch.clamp(torch.round(zoom * _number(side)), min=1) for side in (height, width)]
+            inside = [torch.clamp(torch.round(zoom * number(side)), min=1) for side in (height, width)]
             start = [
-                torch.floor((_number(side) - own) / 2)
+                torch.floor((number(side) - own) / 2)
                 for side, own in zip((height, width), inside, strict=True)
             ]
             views.append(self._fit(images, inside, start).flip(3))
@@ -43,13 +43,13 @@ class ViewsOf(nn.Module):
         size, fit = self.settings.size, self.settings.fit
         sides: list[Tensor] = [torch.tensor(float(size))] * 2
         if fit != "square":
-            scale = size / torch.maximum(*map(_number, part))
+            scale = size / torch.maximum(*map(number, part))
             if fit == "thumbnail":  # never enlarged
                 scale = torch.clamp(scale, max=1.0)
-            sides = [torch.clamp(torch.round(_number(side) * scale), min=1) for side in part]
-        kernel = _lanczos if fit == "thumbnail" else _cubic
-        rows = _filter(images.shape[2], _number(part[0]), start[0], sides[0], kernel)
-        columns = _filter(images.shape[3], _number(part[1]), start[1], sides[1], kernel)
+            sides = [torch.clamp(torch.round(number(side) * scale), min=1) for side in part]
+        kernel = _lanczos if fit == "thumbnail" else cubic
+        rows = resize_matrix(images.shape[2], number(part[0]), start[0], sides[0], kernel)
+        columns = resize_matrix(images.shape[3], number(part[1]), start[1], sides[1], kernel)
         return _grey_levels(rows @ _grey_levels(images @ columns.T))
 
 
@@ -81,21 +81,25 @@ def _range(size: Tensor) -> Tensor:
     return found
 
 
-def _number(side: Tensor | int) -> Tensor:
+def number(side: Tensor | int) -> Tensor:
+    """A side, which is traced or not, as a tensor."""
     return torch.as_tensor(side).float()
 
 
-def _filter(whole: Tensor | int, part: Tensor, start: Tensor | int, size: Tensor, kernel: _Kernel) -> Tensor:
+def resize_matrix(
+    whole: Tensor | int, part: Tensor, start: Tensor | int, size: Tensor, kernel: _Kernel
+) -> Tensor:
     """Weights (size, whole) that resize `part` pixels, from `start` on, of a row of `whole` pixels, antialiased."""
     scale = part / size
     centres = (_range(size) + 0.5) * scale  # (size,), in pixels of the part
-    places = _range(_number(whole)) - start  # (whole,)
+    places = _range(number(whole)) - start  # (whole,)
     weights = kernel((places[None] + 0.5 - centres[:, None]) / torch.clamp(scale, min=1.0))
     weights = weights * ((places >= 0) & (places < part)).float()
     return torch.div(weights, weights.sum(1, keepdim=True))
 
 
-def _cubic(at: Tensor) -> Tensor:
+def cubic(at: Tensor) -> Tensor:
+    """The bicubic kernel."""
     x = at.abs()
     near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
     far = ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
@@ -119,7 +123,7 @@ def _at_scale(view: Tensor, scale: float) -> Tensor:
 
 
 def _linear(side: Tensor | int, scale: float) -> Tensor:
-    whole = _number(side)
+    whole = number(side)
     size = torch.clamp(torch.floor(whole * scale + 1e-6), min=1)
     factor = torch.clamp(1 / whole, min=scale)
     centres = torch.clamp((_range(size) + 0.5) / factor - 0.5, min=0)
