@@ -293,6 +293,24 @@ def serve(
 
 
 @command
+def mcp(
+    store: StoreName,
+    options: StoreModelOptions,
+    write: Annotated[bool, typer.Option("--write", help="Offer tools that name photos, too.")] = False,
+) -> None:
+    """Let an assistant search a store: an MCP server on standard input and output."""
+    from insclr.model.stored import with_weights
+    from insclr.retrieval.query import describer_of
+    from insclr.store import open_store
+    from insclr.web.mcp_server import StoreTools, make_server
+
+    with closing(open_store(store)) as opened:
+        model = with_weights(options.model, options.weights)
+        describer = describer_of(opened.info, model, workers=0, device=options.device, engine=options.engine)
+        make_server(StoreTools(opened, describer), write=write).run()
+
+
+@command
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the collection, the run and the store.")] = Path(
         "demo"

@@ -2,7 +2,6 @@
 
 import itertools
 import zipfile
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Literal, cast
@@ -13,10 +12,10 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from insclr.data.images import natural_key
-from insclr.feedback.entries import add_images, check_name, join_acts, name_thing, new_thing_id, remove_images
-from insclr.feedback.names import Gallery, ShownThing, assign_permanent_id
+from insclr.feedback.name_photos import name_photos, take_out_photos
+from insclr.feedback.names import Gallery, ShownThing
 from insclr.retrieval.score import score_curve_of
-from insclr.store import Entry, Row
+from insclr.store import Row
 from insclr.store.where import meets, parse_where
 from insclr.web.answers import PictureAnswer, open_original, picture_answer
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
@@ -135,40 +134,21 @@ def likely_things(
 
 
 @photos_api.post("/name", responses=WRITE_ERRORS)
-def name_photos(served: Offer, store: StoreNumber, body: NamedPhotos) -> Done:
+def name_chosen(served: Offer, store: StoreNumber, body: NamedPhotos) -> Done:
     """Put photos into a thing: the one of this id, else the one of this name, else a new one."""
     home = served.store(store)
-    images = [row.image.hash for row in _rows(served, home, body)]
-    gallery, name = home.feedback.gallery(), check_name(body.name)
-    known = gallery.thing(body.thing) if body.thing else gallery.find_named(name)
-    if known is None:
-        id_ = new_thing_id()
-        entries = name_thing(id_, name, images)
-    else:
-        id_, entries = assign_permanent_id(known)
-        entries = [*entries, *add_images(id_, images)]
-    home.feedback.append(join_acts(entries))
-    shown = (known.name if known else name) or "one thing"
-    return Done(id=id_, message=f"{len(images)} {'added to' if known else 'named'} {shown}")
+    act = name_photos(home.feedback.gallery(), _rows(served, home, body), body.name, body.thing)
+    home.feedback.append(act.entries)
+    return Done(id=act.thing, message=act.message)
 
 
 @photos_api.post("/remove", responses=WRITE_ERRORS)
-def remove_photos(served: Offer, store: StoreNumber, body: ChosenPhotos) -> Done:
+def remove_chosen(served: Offer, store: StoreNumber, body: ChosenPhotos) -> Done:
     """Take photos out of the things that they are in."""
     home = served.store(store)
-    gallery = home.feedback.gallery()
-    taken: dict[str, list[str]] = defaultdict(list)
-    for row in _rows(served, home, body):
-        if row.id in gallery.thing_of:
-            taken[gallery.thing_of[row.id].id].append(row.image.hash)
-    if not taken:
-        raise Refused(400, "these photos are in no thing")
-    entries: list[Entry] = []
-    for thing, images in taken.items():
-        id_, made = assign_permanent_id(gallery.thing(thing))
-        entries += [*made, *remove_images(id_, images)]
-    home.feedback.append(join_acts(entries))
-    return Done(id="", message=f"{sum(map(len, taken.values()))} taken out")
+    act = take_out_photos(home.feedback.gallery(), _rows(served, home, body))
+    home.feedback.append(act.entries)
+    return Done(id=act.thing, message=act.message)
 
 
 @photos_api.post("/zip", responses=WRITE_ERRORS, response_class=StreamingResponse)
