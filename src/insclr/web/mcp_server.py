@@ -51,8 +51,10 @@ class StoreTools:
         count: int = _PAGE,
         offset: int = 0,
     ) -> dict[str, Any]:
-        """Find photos of the thing in an image file (path) or in a photo of the store (row), or in the part of it
-        inside box (left, top, right, bottom in pixels). `where` filters by columns: taken >= '2024-05' and room = hall
+        """Find photos of the thing in an image file (path) or in a photo of the store (row).
+
+        `box` is a part of it: left, top, right, bottom in pixels. `where` filters by columns:
+        taken >= '2024-05' and not path contains 'old'.
         """
         if (row is None) is not bool(path):
             raise UserError("give either path or row")
