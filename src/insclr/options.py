@@ -190,6 +190,10 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
     local: bool = option(False, "Keep local features, for --rerank geometric (54 kB an image).")
     size: int = option(0, "Side at which images are described; 0 = the model's own.")
+    boxes: Path | None = option(
+        None, "Index boxes in the images instead: COCO or MegaDetector JSON, or CSV (path, x1, y1, x2, y2)."
+    )
+    box_confidence: float = option(0.2, "Least confidence of a box, where the file has confidences.")
     batch: int = 256  # images written in one transaction: what a kill can cost
     shard: str = option("", SHARD_HELP)
 

@@ -3,12 +3,18 @@
 import io
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from helpers.clients import client_of
 from helpers.histogram_describer import HistogramDescriber
+from insclr.data.boxes import list_boxes
+from insclr.data.images import list_images
+from insclr.retrieval.index import index_images
+from insclr.store import open_store
 from insclr.web.served import ServedStore
 
 BASE = "/api/stores/0"
@@ -159,3 +165,28 @@ def test_camera_data_stay_here_where_originals_do(collection: ServedStore) -> No
         assert closed.get(f"{BASE}/photos", params={"where": "latitude > 40"}).status_code == 400
         found = closed.post("/api/search", data={"rows": "0:1"}).json()["matches"]
         assert found[0]["columns"] == {"year": "2024"}
+
+
+def test_a_box_is_a_row_with_its_part_and_its_whole_photo(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    image = Image.new("RGB", (200, 80), "red")
+    image.paste(Image.new("RGB", (100, 80), "blue"), (100, 0))
+    image.save(tmp_path / "photos" / "a.png")
+    (tmp_path / "boxes.csv").write_text("path,x1,y1,x2,y2\na.png,0,0,100,80\na.png,100,0,200,80\n")
+    describer = HistogramDescriber()
+    boxes = list_boxes(tmp_path / "boxes.csv", list_images(tmp_path / "photos"))
+    index_images(describer, boxes, tmp_path / "store")
+    with client_of(ServedStore("Search", open_store(tmp_path / "store"), describer)) as client:
+        found = listed(client)
+        assert [one["part"] for one in found] == [[0, 0, 0.5, 1], [0.5, 0, 1, 1]]
+        assert found[0]["original"] == ""
+        for address, size in (
+            (found[1]["picture"], (100, 80)),
+            (found[1]["picture"] + "?whole=true", (200, 80)),
+        ):
+            with Image.open(io.BytesIO(client.get(address).content)) as shown:
+                assert shown.size == size
+        assert client.get(found[0]["thumbnail"]).status_code == 200
+        assert client.get(found[0]["picture"].replace("picture", "original")).status_code == 404
+        matches = client.post("/api/search", data={"rows": found[1]["ref"]}).json()["matches"]
+        assert [one["part"] for one in matches] == [[0.5, 0, 1, 1], [0, 0, 0.5, 1]]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insclr.api.models import AnyModel, load, require_model
+from insclr.data.boxes import list_boxes
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, as_list, is_several
 from insclr.data.table import read_table, text_of_cell
@@ -38,8 +39,9 @@ def index(
 
     `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
     `regions` and `local` keep parts of images too, for `search` by them; `size` is the side at which images are
-    described. With `shard` ("2/4") one of several processes takes its share of the images; the last one writes the
-    store, and `waits_for` in the reports of the others names the one that will, or has.
+    described. With `boxes` each box of a file (COCO or MegaDetector JSON, CSV) is a row. With `shard` ("2/4") one of
+    several processes takes its share of the images; the last one writes the store, and `waits_for` in the reports of
+    the others names the one that will, or has.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
@@ -49,6 +51,8 @@ def index(
     shard = shard_of(given.shard) if given.shard else Shard()  # one rank of a script may index alone
     require_model(model, given)
     listed = as_list(images)
+    if given.boxes is not None:
+        listed = list_boxes(given.boxes, listed, given.box_confidence)
     loaded = load(model, weights=given.weights, device=given.device, engine=given.engine)
     name = with_weights(model, given.weights) if isinstance(model, str | Path) else loaded.source
     describer = ModelDescriber(name, loaded, size=given.size)

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import io
 import logging
 import math
 import struct
@@ -15,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
 from insclr.data.decode_limits import MAX_FILE_BYTES, BadImage, TimedBytes, affordable, require_few_pixels
-from insclr.data.formats import RAW, VIDEOS, split_frame
+from insclr.data.formats import RAW, VIDEOS, split_frame, split_part
 from insclr.errors import UserError
 from insclr.files import read_bytes
 
@@ -29,6 +30,7 @@ __all__ = [
     "open_image",
     "read_header",
     "read_image_bytes",
+    "upright_size",
 ]
 
 logger = logging.getLogger(__name__)
@@ -122,7 +124,10 @@ def open_image(file: Path | BinaryIO | bytes) -> Iterator[tuple[ImageFile.ImageF
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of an image file, of the preview in a RAW photo, or of a frame of a video."""
+    """The bytes of an image file, of the preview in a RAW photo, of a frame of a video or of a part of a photo."""
+    photo, box = split_part(path)
+    if box is not None:
+        return _cut_out(read_content(photo), box)
     file, seconds = split_frame(path)
     suffix = file.suffix.lower()
     if suffix in VIDEOS:
@@ -135,6 +140,36 @@ def read_content(path: Path) -> bytes:
 
         return raw_preview(content)
     return content
+
+
+def _cut_out(content: bytes, box: Box) -> bytes:
+    """The part of an image in a box of fractions, as the bytes of an image without loss."""
+    image = decode(content)
+    sides = [side * length for side, length in zip(box, image.size * 2, strict=True)]
+    left, top, right, bottom = (round(side) for side in sides)
+    if (
+        right <= 0
+        or bottom <= 0
+        or left >= image.width
+        or top >= image.height
+        or right < left
+        or bottom < top
+    ):
+        raise BadImage("the box lies outside of the photo")
+    left, top = max(0, min(left, image.width - 1)), max(0, min(top, image.height - 1))
+    part = image.crop(
+        (left, top, min(max(right, left + 1), image.width), min(max(bottom, top + 1), image.height))
+    )
+    written = io.BytesIO()
+    part.save(written, "BMP")
+    return written.getvalue()
+
+
+def upright_size(file: Path) -> tuple[int, int]:
+    """Width and height of the upright image in a file, by its header; raises BadImage."""
+    with open_image(file) as (image, _):
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8) if image.format == "JPEG" else False
+        return (image.height, image.width) if turned else (image.width, image.height)
 
 
 @contextmanager

@@ -78,9 +78,35 @@ def split_frame(path: str | Path) -> tuple[Path, float | None]:
     return (Path(match[1]), float(match[2])) if match else (Path(path), None)
 
 
+_PART = re.compile(r"(?s)(.+)#xywh=percent:([\d.]+),([\d.]+),([\d.]+),([\d.]+)", re.ASCII)
+
+
+def part_name(photo: str, box: tuple[float, float, float, float]) -> str:
+    """The path of the part of a photo in a box (left, top, right, bottom as fractions), as a media fragment."""
+    left, top, right, bottom = (round(100 * side, 3) for side in box)
+    return f"{photo}#xywh=percent:{left:g},{top:g},{right - left:.6g},{bottom - top:.6g}"
+
+
+def split_part(path: str | Path) -> tuple[Path, tuple[float, float, float, float] | None]:
+    """The photo that an image's path names, and the box (left, top, right, bottom as fractions) of a part of it."""
+    match = _PART.fullmatch(str(path))
+    if match is None:
+        return Path(path), None
+    try:
+        left, top, width, height = (float(side) / 100 for side in match.groups()[1:])
+    except ValueError:
+        return Path(path), None
+    return Path(match[1]), (left, top, left + width, top + height)
+
+
+def is_whole_file(path: str | Path) -> bool:
+    """Whether an image is a file, and not a frame of a video or a part of a photo."""
+    return split_part(path)[1] is None and split_frame(path)[1] is None
+
+
 def on_disk(path: Path) -> Path:
-    """The file that an image's path lies in: the video for one of its frames, else the path itself."""
-    return split_frame(path)[0]
+    """The file that an image's path lies in: a video for its frames, a photo for its parts, else the path itself."""
+    return split_frame(split_part(path)[0])[0]
 
 
 def source_kind(path: Path) -> str:

@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from insclr.data.decode import BadImage, decode
 from insclr.progress import progress_bar
+from insclr.retrieval.search import one_of_each, photo_of_part
 from insclr.store import IndexedImage, Row, Store
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,12 @@ def duplicates(store: Store, similarity: float = SIMILARITY) -> list[list[Row]]:
     groups: dict[int, list[Row]] = defaultdict(list)
     for number, row in zip(connected_components(graph, directed=False)[1].tolist(), rows, strict=True):
         groups[number].append(row)
-    sets = [sorted(group, key=lambda row: row.image.path) for group in groups.values() if len(group) > 1]
+    ordered = [sorted(group, key=lambda row: row.image.path) for group in groups.values()]
+    sets = []
+    for group in ordered:  # parts of one photo are no copies of each other
+        kept = one_of_each(range(len(group)), [photo_of_part(row.image.path) for row in group])
+        if len(kept) > 1:
+            sets.append([group[place] for place in kept])
     return sorted(sets, key=lambda group: (-len(group), group[0].image.path))
 
 

@@ -1,6 +1,6 @@
 """Search a store: queries and options in, matches with scores out. Shell, Python and page all call `search`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 
 from insclr.arrays import MAX_REGIONS, Boxes, Descriptors, Ids, Scores
 from insclr.data.decode import Box
+from insclr.data.formats import split_part
 from insclr.data.given import is_single
 from insclr.data.images import ImageList, list_images
 from insclr.data.table import one_line
@@ -244,7 +245,8 @@ def _make_matches(
     contents = [rows[ids[i]].hash for i in places]
     matches: list[Match] = []
     others = 0
-    for group in group_copies(contents, store.descriptors([ids[i] for i in places])):
+    photos = [photo_of_part(rows[ids[i]].path) for i in places]
+    for group in group_copies(contents, store.descriptors([ids[i] for i in places]), photos):
         is_query = any(contents[place] in queries for place in group)
         others += not is_query
         if not is_query and others > options.top:
@@ -269,10 +271,13 @@ def _make_matches(
     return matches
 
 
-def group_copies(hashes: Sequence[str], descriptors: Descriptors) -> list[list[int]]:
+def group_copies(
+    hashes: Sequence[str], descriptors: Descriptors, photos: Sequence[str] = ()
+) -> list[list[int]]:
     """Places of results grouped by photo: each group's first place stands for it, in the order of the results.
 
-    A result joins the first group whose first member has the same content hash or nearly the same descriptor.
+    A result joins the first group whose first member has the same content hash or nearly the same descriptor. Parts
+    of one photo, which `photos` names (empty for a whole one), are never in one group.
     """
     contents = np.unique(np.array(hashes), return_inverse=True)[1]  # (results,) equal where the hash is
     alike = (descriptors @ descriptors.T >= SAME_PHOTO) | (
@@ -283,7 +288,25 @@ def group_copies(hashes: Sequence[str], descriptors: Descriptors) -> list[list[i
     for place in range(len(hashes)):
         if left[place]:
             left[place] = False
-            copies = np.flatnonzero(alike[place] & left)
+            copies = np.array(one_of_each(np.flatnonzero(alike[place] & left), photos, place), dtype=np.int64)
             left[copies] = False
             groups.append([place, *copies.tolist()])
     return groups
+
+
+def one_of_each(places: Iterable[int], photos: Sequence[str], first: int = -1) -> list[int]:
+    """The places, of those that are parts of one photo only one, and none of the photo of the place `first`."""
+    seen = {photos[first]} if photos and first >= 0 else set()
+    kept = []
+    for place in map(int, places):
+        photo = photos[place] if photos else ""
+        if not photo or photo not in seen:
+            kept.append(place)
+            seen.add(photo)
+    return kept
+
+
+def photo_of_part(path: str) -> str:
+    """The photo that an image is a part of; empty for a whole one."""
+    photo, box = split_part(path)
+    return "" if box is None else str(photo)

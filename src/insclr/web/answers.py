@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
-from insclr.data.formats import is_raw, split_frame
+from insclr.data.formats import is_raw, is_whole_file, split_part
 from insclr.files import content_hash, open_file
 from insclr.retrieval.search import Match
 from insclr.store import Row
@@ -65,10 +65,10 @@ def open_original(file: Path, hash_: str) -> tuple[BinaryIO, str]:
     """The opened file and its media type.
 
     Refused (404) when the file is gone or its content is not the indexed one (of this hash): whatever took its place
-    is not given away. A frame of a video has no file of its own.
+    is not given away. A frame of a video and a part of a photo have no file of their own.
     """
-    if split_frame(file)[1] is not None:
-        raise Refused(404, f"{file.name}: a frame of a video has no file of its own")
+    if not is_whole_file(file):
+        raise Refused(404, f"{file.name}: a frame of a video or a part of a photo has no file of its own")
     try:
         opened = open_file(file)
     except OSError as error:
@@ -182,8 +182,13 @@ class PictureAnswer(BaseModel):
     columns: dict[str, str]
     thumbnail: str
     picture: str
-    original: str = Field(description="the file itself; empty for a frame of a video, which has none")
+    original: str = Field(
+        description="the file itself; empty for a frame of a video or a part of a photo, which have none"
+    )
     thing: str = Field("", description="what people call the thing it shows; empty where nobody said")
+    part: list[float] | None = Field(
+        None, description="of a photo, where the row is a box in it: x1, y1, x2, y2 as fractions of the photo"
+    )
 
 
 class MatchAnswer(PictureAnswer):
@@ -220,6 +225,7 @@ def picture_answer(store: int, row: Row, root: str = "", thing: str = "") -> Pic
         path=row.image.path,
         columns=dict(row.image.columns),
         thing=thing,
+        part=_part(row.image.path),
     )
 
 
@@ -238,10 +244,16 @@ def match_answer(store: int, match: Match, root: str = "", thing: str = "") -> M
         box=None if match.box is None else [round(side, 4) for side in match.box],
         inliers=match.inliers,
         thing=thing,
+        part=_part(match.path),
     )
+
+
+def _part(path: str) -> list[float] | None:
+    box = split_part(path)[1]
+    return None if box is None else [round(side, 5) for side in box]
 
 
 def _address(store: int, id_: int, path: str, root: str) -> dict[str, str]:
     base = f"{root}/api/stores/{store}/rows/{id_}"
     found = {"ref": f"{store}:{id_}"} | {kind: f"{base}/{kind}" for kind in ("thumbnail", "picture")}
-    return found | {"original": "" if split_frame(path)[1] is not None else f"{base}/original"}
+    return found | {"original": f"{base}/original" if is_whole_file(path) else ""}

@@ -213,11 +213,19 @@ async def thumbnail(
 
 
 @api.get("/stores/{store}/rows/{row}/picture", responses=ERRORS | _JPEG, response_class=Response)
-async def picture(request: Request, served: Offer, store: StoreNumber, row: RowId) -> Response:
+async def picture(
+    request: Request,
+    served: Offer,
+    store: StoreNumber,
+    row: RowId,
+    whole: Annotated[bool, Query(description="the photo that the row is a part of")] = False,
+) -> Response:
     """A large JPEG of an indexed picture, made anew from its file; 404 when that is gone."""
     home = served.store(store)
     found = await run_in_threadpool(home.row, int(row))
-    content = await _decode_in_turn(request, served, found, partial(home.preview, found, served.decoders))
+    content = await _decode_in_turn(
+        request, served, found, partial(home.preview, found, served.decoders, whole=whole)
+    )
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from insclr.data.camera_data import CAMERA_COLUMNS
 from insclr.data.decode_limits import MAX_PIXELS
-from insclr.data.formats import on_disk
+from insclr.data.formats import on_disk, split_part
 from insclr.describe.describer import Describer
 from insclr.feedback.feedback import FirstResults
 from insclr.feedback.feedback_cache import FeedbackCache
@@ -198,9 +198,13 @@ class ServedStore:
             _log.debug("thumbnails cannot be kept: %s", error)
         return small
 
-    def preview(self, row: Row, decoders: DecodePool, gone: threading.Event) -> bytes:
-        """A large JPEG; raises BadImage when the file gives no picture, Busy or ClientGone."""
-        return decoders.jpeg(self.file(row), PREVIEW, 90, MAX_PIXELS, gone)
+    def preview(self, row: Row, decoders: DecodePool, gone: threading.Event, *, whole: bool = False) -> bytes:
+        """A large JPEG, on request of the whole photo that the row is a part of.
+
+        Raises BadImage when the file gives no picture, Busy or ClientGone.
+        """
+        file = split_part(self.file(row))[0] if whole else self.file(row)
+        return decoders.jpeg(file, PREVIEW, 90, MAX_PIXELS, gone)
 
     def _thumbnail_file(self, row: Row) -> Path:
         name = row.image.hash

@@ -143,7 +143,14 @@ export class Viewer {
   }
 
   // A row that is a part of a photo: the whole photo with the part's box.
-  showParent() {}
+  showParent() {
+    const { part, picture } = this.match;
+    byId("parent").hidden = !part;
+    if (!part) return byId("parent-photo").removeAttribute("src");
+    byId("parent-photo").src = `${picture}?whole=true`;
+    const [left, top, right, bottom] = part.map((side) => `${100 * side}%`);
+    Object.assign(byId("parent-box").style, { left, top, width: `calc(${right} - ${left})`, height: `calc(${bottom} - ${top})` });
+  }
 
   async copyLink() {
     const address = new URL(`./?view=${this.match.ref}`, location.href).href;
