@@ -127,7 +127,7 @@ _POOL = tuple(part for change in _OF_INSCLR for part in ("--set", change))
 def _run(arguments: list[str]) -> str:
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, f"{shown.output} {shown.exception!r}"
-    return shown.output
+    return shown.stdout
 
 
 @pytest.fixture(scope="module")
