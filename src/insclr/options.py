@@ -268,3 +268,8 @@ class PaperOptions(LoadOptions):
         super().__post_init__()
         if self.seeds < 1 or self.parallel < 1:
             raise UserError("--seeds and --parallel must be 1 or more.")
+
+    @property
+    def recipe_changes(self) -> tuple[str, ...]:
+        """All changes of the recipe, the weights among them."""
+        return (*self.changes, *((f"network.weights={self.weights!r}",) if self.weights else ()))

@@ -169,7 +169,7 @@ def run(images: Path | None, out: Path, options: PaperOptions) -> str:
     """
     if images is not None or options.benchmarks or not options.data:
         raise UserError("The rivals are compared on labelled sets: give --data labels.csv, once a set.")
-    if options.recipe or options.changes:
+    if options.recipe or options.recipe_changes:
         raise UserError("The rivals have recipes of their own: leave --recipe and --set out.")
     if options.layers and options.budget == "minutes":
         raise UserError("With --layers all train as long as default: leave --budget out.")

@@ -65,7 +65,7 @@ def _cells(entry: Entry, outcomes: Sequence[Outcome], columns: Sequence[str]) ->
     for column in columns:
         values = [one.measured[column] for one in outcomes if one.measured.get(column) is not None]
         ours = f"{mean(values):.1f}{interval(values)}" if values else ""
-        printed = f"({entry.printed[column]:g})" if column in entry.printed else ""
+        printed = f"({_format_printed(entry.printed[column])})" if column in entry.printed else ""
         cells.append(f"{ours} {printed}".strip())
     shares = [one.precision for one in outcomes if one.precision is not None]
     minutes = [one.training_seconds / 60 for one in outcomes if one.training_seconds]
@@ -76,3 +76,8 @@ def _cells(entry: Entry, outcomes: Sequence[Outcome], columns: Sequence[str]) ->
         f"{mean(minutes):.1f}" if minutes else "",
         ", ".join(hashes),
     ]
+
+
+def _format_printed(value: float) -> str:
+    """With one decimal, or two where the paper has them."""
+    return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"

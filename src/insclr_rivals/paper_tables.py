@@ -40,7 +40,7 @@ class Table:
             )
         places = find_places(images, options, self.distractors)
         recipe = options.recipe or (self.recipe if images is not None else ON_OWN_SETS)
-        method = load_recipe(recipe, options.changes).rounds[0].method
+        method = load_recipe(recipe, options.recipe_changes).rounds[0].method
         measures = isinstance(method, InsclrSettings) and method.batch_threshold == "auto"
         entries = choose_rows(self.rows("auto" if measures else "0.6"), options.rows)
         if self.draw is draw_mining and any(place.labels is None for place in places):
@@ -49,7 +49,7 @@ class Table:
             )
         without = [one.name for one in entries if one.needs_labels and places[0].labels is None]
         entries = [
-            replace(one, recipe=one.recipe or recipe, changes=(*options.changes, *one.changes))
+            replace(one, recipe=one.recipe or recipe, changes=(*options.recipe_changes, *one.changes))
             for one in entries
             if one.name not in without
         ]
