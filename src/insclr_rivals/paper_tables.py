@@ -94,8 +94,9 @@ def find_places(images: Path | None, options: PaperOptions, distractors: str) ->
         raise UserError(
             "Give either IMAGES to train on with --protocol NAME=DIR to measure, or --data labels.csv for own sets."
         )
+    measuring = options.change({"weights": ""})  # those of the recipe's backbone, not of trained models
     if images is None:
-        return [replace(one, measuring=options) for one in find_sets([Path(file) for file in options.data])]
+        return [replace(one, measuring=measuring) for one in find_sets([Path(file) for file in options.data])]
     benchmarks = []
     for given in options.benchmarks:
         name, _, root = given.partition("=")
@@ -106,7 +107,7 @@ def find_places(images: Path | None, options: PaperOptions, distractors: str) ->
         benchmarks.append(Benchmark(name, Path(root), None, name))
         if options.distractors is not None:
             benchmarks.append(Benchmark(name, Path(root), options.distractors, f"{name}+{distractors}"))
-    return [LabelledSet(images.stem, images, options.labels, tuple(benchmarks), options)]
+    return [LabelledSet(images.stem, images, options.labels, tuple(benchmarks), measuring)]
 
 
 def _name_numbers(columns: Sequence[str], values: Sequence[float]) -> Mapping[str, float]:
