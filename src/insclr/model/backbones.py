@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from insclr.errors import UserError
 from insclr.model.layer_split import StagedSplit, TransformerSplit, split_layers
 from insclr.model.stored import EMBEDDED
-from insclr.model.weights import embedded_weights, fit_weights, read_weights, require_finite
+from insclr.model.weights import embedded_weights, fit_weights, fitting_weights, read_weights
 from insclr.torchvision_import import import_timm
 
 timm: Any = import_timm()
@@ -179,8 +179,13 @@ def _load_from_hub(trunk: Any, name: str) -> None:
     try:
         # Without a network the hub client would retry for most of a minute; its cache works all the same.
         hub_constants.HF_HUB_OFFLINE = offline or not _reachable(hub_constants.ENDPOINT)
-        timm.models.load_pretrained(trunk, num_classes=0)
-        require_finite(trunk.state_dict(), f"the weights of {name!r} from the model hub")
+        source = f"the weights of {name!r} from the model hub"
+        timm.models.load_pretrained(
+            trunk,
+            num_classes=0,
+            filter_fn=lambda found, _: fitting_weights(trunk, found, source),
+            strict=False,
+        )
     except (OSError, RuntimeError, ValueError) as error:
         config = trunk.pretrained_cfg
         file = str(config.get("url") or "its state dict")

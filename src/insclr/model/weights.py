@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from insclr.errors import UserError
 from insclr.model.stored import refuse_broken
+from insclr.model.weight_names import timm_names
 
 # EfficientNet-Lite0's blocks in each of its seven stages; the embedded file numbers them in one row.
 _LITE0_STAGES = (1, 2, 2, 3, 3, 4, 1)
@@ -27,7 +28,7 @@ _LITE0_BLOCK = {
 }
 _LITE0_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 # Heads of the usual classifiers: a descriptor network has no use for them.
-_CLASSIFIER = re.compile(r"^(fc|classifier|head|head_dist|_fc)\.")
+_CLASSIFIER = re.compile(r"^(fc|classifier|heads?|head_dist|_fc|attn_pool|fc_norm)\.|^(norm\.)?mask_token$")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 
 
@@ -77,8 +78,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def fit_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Load `weights` into `trunk`; wrappers' prefixes and classifier heads are dropped, all else must fit."""
+    """Load `weights` into `trunk`, where they fit."""
+    trunk.load_state_dict(fitting_weights(trunk, weights, source), strict=False)
+
+
+def fitting_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The weights in timm's names; wrappers' prefixes and classifier heads are dropped, all else must fit.
+
+    Their names may be those of timm, Meta, transformers or torchvision.
+    """
     named = {key.removeprefix("module.").removeprefix("backbone."): value for key, value in weights.items()}
+    named = timm_names(named, trunk)
     wanted = trunk.state_dict()
     named = {key: value for key, value in named.items() if key in wanted or not _CLASSIFIER.match(key)}
     needed = {key: value for key, value in wanted.items() if not key.endswith("num_batches_tracked")}
@@ -87,7 +97,7 @@ def fit_weights(trunk: nn.Module, weights: Mapping[str, Tensor], source: str) ->
             f"The weights in {source} do not fit this backbone: {what}. Is it the right backbone?"
         )
     require_finite(named, source)
-    trunk.load_state_dict(named, strict=False)
+    return named
 
 
 def misfits(
