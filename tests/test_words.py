@@ -40,7 +40,7 @@ BANNED = {
     r"KeptParts": "LocalFeatureDatabase",
     r"a first walk": "Tutorial",
     r"names out and in": "Export and import names",
-    r"small things, and proof": "Small objects and geometric verification",
+    r"small things, and proof": "Small objects and local evidence",
     r"the campaign": "stress tests",
     r"others than this machine": "all interfaces",
     r"settling the store": "building the index",

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_TOP = 1000
 RANKINGS = ("global", "regions")
 RERANKER_NAMES = ("alphaqe", "diffusion")
-_GEOMETRIC = "geometric"  # compares images rather than descriptors
+LOCAL_CHOICES = ("auto", "on", "off")
 
 
 def option(default: Any, help: str, *flags: str) -> Any:
@@ -116,8 +116,7 @@ class RankingOptions(Options):
         "",
         "Put the results in a better order. "
         "alphaqe: search again with the weighted mean of the query and its first results; "
-        "diffusion: follow neighbours of neighbours (a search: among its 500 nearest); "
-        "geometric: prefer images in which points of the query are found again in the same arrangement.",
+        "diffusion: follow neighbours of neighbours (a search: among its 500 nearest).",
     )
     ranking: str = option("global", "global (whole images) or regions (their best part).")
 
@@ -126,19 +125,20 @@ class RankingOptions(Options):
         super().__post_init__()
         if self.ranking not in RANKINGS:
             raise UserError(f"there is no ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
-        known = (*RERANKER_NAMES, _GEOMETRIC)
-        if self.rerank and _plain(self.rerank) not in known:
-            raise UserError(f'There is no re-ranker "{self.rerank}". Choose one of: {", ".join(known)}.')
+        if self.rerank and not self.reranker:
+            names = ", ".join(RERANKER_NAMES)
+            raise UserError(f'There is no re-ranker "{self.rerank}". Choose one of: {names}.')
 
     @property
     def reranker(self) -> str:
         """The plain name of a re-ranker that compares descriptors; empty for none."""
         return _plain(self.rerank) if _plain(self.rerank) in RERANKER_NAMES else ""
 
-    @property
-    def verifies(self) -> bool:
-        """Whether results are verified by matched points."""
-        return _plain(self.rerank) == _GEOMETRIC
+
+def check_local(choice: str) -> None:
+    """UserError for an unknown choice of local evidence."""
+    if choice not in LOCAL_CHOICES:
+        raise UserError(f"local evidence is auto, on or off, not {choice!r}")
 
 
 def _plain(name: str) -> str:
@@ -188,7 +188,7 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     prune: bool = option(False, "Drop rows whose image is no longer listed.")
     verify: bool = option(False, "Read every image: size and time may be old, the content new.")
     regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
-    local: bool = option(False, "Keep local features, for --rerank geometric (54 kB an image).")
+    local: str = option("auto", "Local features, at most 39 kB an image: auto (where they help), on or off.")
     size: int = option(0, "Side at which images are described; 0 = the model's own.")
     boxes: Path | None = option(
         None, "Index boxes in the images instead: COCO or MegaDetector JSON, or CSV (path, x1, y1, x2, y2)."
@@ -197,6 +197,11 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     batch: int = 256  # images written in one transaction: what a kill can cost
     shard: str = option("", SHARD_HELP)
 
+    def __post_init__(self) -> None:
+        """UserError for a value that makes no sense."""
+        super().__post_init__()
+        check_local(self.local)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(RankingOptions, StoreModelOptions):
@@ -204,12 +209,16 @@ class SearchOptions(RankingOptions, StoreModelOptions):
 
     top: int = option(20, "Most results.")
     min_score: float = option(0.0, "Least calibrated score, 0 to 1.")
+    local: str = option(
+        "auto", "Use matched points: auto (where the store's test says they help), on or off."
+    )
     where: str = option("", 'Filter on metadata, e.g. "year >= 1900 and room = attic".')
     aggregate: str = "mean"  # psi of the paper, over the images of a query set: mean or max
 
     def __post_init__(self) -> None:
         """UserError for a value that makes no sense."""
         super().__post_init__()
+        check_local(self.local)
         if not 1 <= self.top <= MAX_TOP:
             raise UserError(f"top must be between 1 and {MAX_TOP}, not {self.top}")
         if not 0 <= self.min_score <= 1:
@@ -229,6 +238,7 @@ class EvaluateOptions(RankingOptions, LoadOptions):
     region_size: int = option(
         0, "Side at which index images are described for --ranking regions; 0 = --size."
     )
+    local: str = option("off", "Rank by matched points too: auto (where they help), on or off.")
     allow_missing: bool = option(False, "Leave missing images out.")
     shard: str = option("", SHARD_HELP)
     parts: Path | None = option(None, "Folder that keeps the descriptors; all shards must see it.")
@@ -236,10 +246,11 @@ class EvaluateOptions(RankingOptions, LoadOptions):
     def __post_init__(self) -> None:
         """UserError for options that exclude each other."""
         super().__post_init__()
-        if self.protocol and (self.verifies or self.ranking != "global"):
-            raise UserError("Verification and rankings by parts are measured with --labels CSV.")
-        if self.ranking != "global" and self.reranker:
-            raise UserError("A re-ranker of descriptors goes with --ranking global.")
+        check_local(self.local)
+        if self.protocol and (self.local != "off" or self.ranking != "global"):
+            raise UserError("Local evidence and rankings by parts are measured with --labels CSV.")
+        if self.reranker and (self.local != "off" or self.ranking != "global"):
+            raise UserError("A re-ranker of descriptors goes with --ranking global and --local off.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,15 @@ from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local_features import LocalFeatureDatabase, LocalFeatures
+from insclr.retrieval.local_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import LocalFeatures
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
     "the rows": "insclr.store.local.LocalStore.delete",
     "the segments": "insclr.store.segments.Segments.pack",
-    "the local features": "insclr.retrieval.local_features.LocalFeatureDatabase.drop",
+    "the local features": "insclr.retrieval.local_database.LocalFeatureDatabase.drop",
 }
 
 

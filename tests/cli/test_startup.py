@@ -108,7 +108,7 @@ def test_a_search_in_python_loads_no_torch(store: Path, small_collection: Path) 
         ("demo --recipe none --out demo", "none"),
         ("frobnicate", "No such command"),
         ("search --frobnicate", "No such option"),
-        ("search {store} {photo} --rerank kreciprocal", "Choose one of: alphaqe, diffusion, geometric."),
+        ("search {store} {photo} --rerank kreciprocal", "Choose one of: alphaqe, diffusion."),
         ("search {store} {photo} --rerank dsm", 'There is no re-ranker "dsm"'),
         ("search {store} {photo} --ranking asmk", "choose one of global, regions"),
         ("evaluate nowhere --labels {photos}/labels.csv --ranking asmk", "choose one of global, regions"),

@@ -7,15 +7,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from helpers.blots import placed, textured
 from insclr.cli import app, evaluation  # noqa: F401  (registers the command)
 from insclr.data.labels import Labels
 from insclr.errors import UserError
-from insclr.evaluation import measure
 from insclr.evaluation.evaluate import LeaveOneOut, evaluate_labels
 from insclr.evaluation.measure import (
-    MatchRows,
+    MatchedPoints,
     RowRanker,
-    match_by_points,
+    learn_matched_points,
     query_outlines,
     rank_by_regions,
     rank_globally,
@@ -24,8 +24,7 @@ from insclr.evaluation.measure import (
 )
 from insclr.evaluation.protocol import iou
 from insclr.evaluation.results import LabelResult
-from insclr.retrieval.local_features import LocalFeatures
-from insclr.retrieval.verification import Geometry
+from insclr.retrieval.local_features import extract_features
 from insclr.store import Regions
 from insclr_demo import draw_collection
 
@@ -35,9 +34,9 @@ def unit(*shape: int, seed: int = 0) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
-def evaluate_rows(labels: Labels, ranker: RowRanker, match: MatchRows | None = None) -> LabelResult:
+def evaluate_rows(labels: Labels, ranker: RowRanker, points: MatchedPoints | None = None) -> LabelResult:
     task = LeaveOneOut(labels)
-    return task.measure(rank_rows(task, ranker, match), true_boxes(labels))
+    return task.measure(rank_rows(task, ranker, points), true_boxes(labels))
 
 
 def test_iou_by_hand() -> None:
@@ -91,24 +90,30 @@ def test_the_best_region_decides_and_its_box_is_measured(busy: Labels) -> None:
     assert plain.box_iou is None
 
 
-def test_a_verifier_changes_the_order_and_its_box_goes_before_that_of_the_ranking(busy: Labels) -> None:
-    a, b, nothing = np.eye(3, dtype=np.float32)
-    whole = np.stack([a, b, nothing, nothing, nothing, nothing])
-    regions = [Regions(np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))] * 2
-    regions += [Regions(np.array([(0, 0, 0.5, 1)], np.float32), one[None]) for one in (a, b, a, b)]
-    ranker = rank_by_regions(whole, regions, busy.role_ids("index"))
-
-    def match(query: int, row: int) -> Geometry | None:
-        """Points agree with the images of the other instance, and with the second image of the own one."""
-        box = (0.0, 0.0, 0.25, 1.0)
-        points = np.zeros((0, 2), np.float32)
-        inliers = {0: {3: 900, 5: 800, 4: 10}, 1: {2: 900, 4: 800, 5: 10}}[query].get(row)
-        return inliers and Geometry(inliers, np.eye(2, 3), points, points, box)  # type: ignore[return-value]
-
-    result = evaluate_rows(busy, ranker, match)
-    # The two right images now come third and fourth: precision 1/3 and 2/4. Boxes: the region's, and half of it.
-    assert result.map == pytest.approx(100 * (1 / 3 + 2 / 4) / 2)
-    assert result.box_iou == pytest.approx((1 + 0.5) / 2)
+def test_matched_points_lead_and_their_box_goes_before_that_of_the_ranking(tmp_path: Path) -> None:
+    things = [textured(1), textured(2)]
+    images = [*things, *(placed(things[i % 2], 90 * i, 0.75, (200, 100), seed=60 + i) for i in range(4))]
+    images += [textured(70 + i, 480) for i in range(4)]
+    for i, image in enumerate(images):
+        image.save(tmp_path / f"{i}.png")
+    labels = Labels(
+        tmp_path,
+        tuple(f"{i}.png" for i in range(10)),
+        ("a", "b", "a", "b", "a", "b", "c", "d", "e", "f"),
+        ("query", "query", *["index"] * 8),
+        (None, None, *[(200.0, 100.0, 380.0, 280.0)] * 4, *[None] * 4),
+    )
+    rows, index = unit(10, 8), labels.role_ids("index")  # descriptors that know nothing
+    frames = Regions(np.array([(0.0, 0.0, 1.0, 1.0)], np.float32), rows[:1])
+    ranker = rank_by_regions(rows, [frames] * 10, index)
+    features = [extract_features(one.convert("RGB")) for one in images]
+    points = learn_matched_points(features, {}, rows, index, "on")
+    assert evaluate_rows(labels, ranker).map < 80
+    result = evaluate_rows(labels, ranker, points)
+    assert result.map == pytest.approx(100)
+    assert (result.box_iou or 0) > 0.8
+    flat = [extract_features(Image.new("RGB", (200, 200), "grey"))] * 10
+    assert learn_matched_points(flat, {}, rows, index, "auto") is None
 
 
 def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
@@ -123,20 +128,12 @@ def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert busy.query_boxes == (None,) * 6
 
 
-def test_the_box_around_the_query_s_thing_is_looked_for_as_a_search_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_box_around_the_query_s_thing_is_looked_for_as_a_search_does(tmp_path: Path) -> None:
     for name in ("q.png", "a.png"):
         Image.new("RGB", (100, 50)).save(tmp_path / name)
     box = (10.0, 10.0, 60.0, 40.0)
     labels = Labels(tmp_path, ("q.png", "a.png"), ("x", "x"), ("query", "index"), (box, box))
-    outlines = query_outlines(labels)
-    assert outlines == {0: pytest.approx((0.1, 0.2, 0.6, 0.8))}
-    given: list[object] = []
-    monkeypatch.setattr(measure, "verify", lambda _, __, outline: given.append(outline))
-    features = LocalFeatures.__new__(LocalFeatures)  # never looked into
-    match_by_points([features] * 2, outlines)(0, 1)
-    assert given == [outlines[0]]
+    assert query_outlines(labels) == {0: pytest.approx((0.1, 0.2, 0.6, 0.8))}
 
 
 def test_boxes_of_queries_are_what_is_searched_for(tmp_path: Path) -> None:
@@ -160,8 +157,8 @@ def test_every_ranking_is_measured_on_a_drawn_collection(tmp_path: Path) -> None
     ]
     for extra in (
         ["--ranking", "regions", "--region-size", "224"],
-        ["--rerank", "geometric"],
-        ["--ranking", "regions", "--rerank", "geometric"],
+        ["--local", "on"],
+        ["--ranking", "regions", "--local", "on"],
     ):
         result = CliRunner().invoke(app, [*command, *extra])
         assert result.exit_code == 0, result.output

@@ -20,5 +20,5 @@ def make_textured_store(tmp_path: Path) -> ServedStore:
     Image.new("RGB", (300, 300), "grey").save(folder / "grey.png")
     textured(1).save(folder / "thing.png")
     describer = HistogramDescriber()
-    index_images(describer, list_images(folder), tmp_path / "store", local=True, regions=True)
+    index_images(describer, list_images(folder), tmp_path / "store", local="on", regions=True)
     return ServedStore("Search", open_store(tmp_path / "store"), describer)

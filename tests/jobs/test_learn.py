@@ -15,7 +15,7 @@ from insclr.feedback.names import build_gallery
 from insclr.jobs.learn import index_learned, learn
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local_features import LocalFeatureDatabase
+from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.store import open_store
 
 SMALL = (
@@ -107,7 +107,7 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
     model = resolve_model("pretrained:efficientnet_lite0")
     images = list_images(small_collection).subset(range(6))
     describer = ModelDescriber(model.source, model, 0, size=96)
-    index_images(describer, images, tmp_path / "store", regions=True, local=True)
+    index_images(describer, images, tmp_path / "store", regions=True, local="on")
     index_learned(
         str(tmp_path / "store"), open_in_memory(model), tmp_path / "out", tmp_path / "out" / "store"
     )

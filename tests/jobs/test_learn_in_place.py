@@ -13,7 +13,7 @@ from insclr.feedback.feedback import read_feedback
 from insclr.jobs.learn import learn, models
 from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local_features import LocalFeatureDatabase
+from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.query import describer_of
 from insclr.store import Store, open_store
 from insclr.web.server import open_served
@@ -33,7 +33,7 @@ SMALL = (
 @pytest.fixture
 def home(small_collection: Path, tmp_path: Path) -> Path:
     images = list_images(small_collection).subset(range(12))
-    index_images(ModelDescriber(NAME, resolve_model(NAME), 0), images, tmp_path / "store", local=True)
+    index_images(ModelDescriber(NAME, resolve_model(NAME), 0), images, tmp_path / "store", local="on")
     with_name(open_store(tmp_path / "store"), "mug", 0)
     return tmp_path / "store"
 

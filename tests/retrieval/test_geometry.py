@@ -10,7 +10,7 @@ from helpers.blots import placed, textured
 from insclr.errors import UserError
 from insclr.retrieval import local_features
 from insclr.retrieval.local_features import MAX_FEATURES, LocalFeatures, extract_features
-from insclr.retrieval.verification import MIN_INLIERS, match_features, query_parts, verified_order, verify
+from insclr.retrieval.verification import match_features, query_parts, verify
 
 
 def test_a_thing_seen_again_has_points_a_transform_and_a_box() -> None:
@@ -133,7 +133,7 @@ def made_features(points: np.ndarray, descriptors: np.ndarray) -> LocalFeatures:
 
 def test_everything_mapped_to_one_spot_or_line_is_no_geometry() -> None:
     generator = np.random.default_rng(0)
-    descriptors = generator.integers(0, 256, (40, 128)).astype(np.uint8)
+    descriptors = generator.integers(0, 16, (40, 128)).astype(np.uint8)
     spread = generator.random((40, 2))
     query = made_features(spread, descriptors)
     assert verify(query, made_features(spread, descriptors)) is not None
@@ -145,7 +145,7 @@ def test_everything_mapped_to_one_spot_or_line_is_no_geometry() -> None:
 
 def test_directions_and_sizes_that_contradict_the_places_are_no_geometry() -> None:
     generator = np.random.default_rng(0)
-    descriptors = generator.integers(0, 256, (40, 128)).astype(np.uint8)
+    descriptors = generator.integers(0, 16, (40, 128)).astype(np.uint8)
     spread = generator.random((40, 2))
     query = made_features(spread, descriptors)
     turned = LocalFeatures((1.0, 1.0), query.points, query.scales, query.angles + np.pi, descriptors)
@@ -156,7 +156,7 @@ def test_directions_and_sizes_that_contradict_the_places_are_no_geometry() -> No
 
 def test_matches_are_mutual_and_clear() -> None:
     # Rows 0 and 1 of the found image are twins: which of them is meant cannot be told, so neither is matched.
-    eye = (np.eye(128)[:4] * 200).astype(np.uint8)
+    eye = (np.eye(128)[:4] * 12).astype(np.uint8)
     query = made_features(np.array([(0.1, 0.1), (0.5, 0.5), (0.9, 0.2)]), eye[:3])
     twins = np.stack([eye[0], eye[0], eye[1], eye[2]])
     found = made_features(np.array([(0.1, 0.1), (0.3, 0.1), (0.5, 0.5), (0.9, 0.2)]), twins)
@@ -167,23 +167,14 @@ def test_features_are_kept_in_a_bounded_number_of_bytes() -> None:
     found = extract_features(textured(7, 640))
     kept = found.to_bytes()
     assert len(found) == MAX_FEATURES
-    assert len(kept) == 8 + 136 * MAX_FEATURES <= 54_408
+    assert len(kept) == 12 + 70 * MAX_FEATURES <= 33_612
     again = LocalFeatures.from_bytes(kept)
     np.testing.assert_allclose(again.points, found.points, atol=1e-4)
-    np.testing.assert_allclose(again.scales, found.scales, rtol=1e-3)
-    np.testing.assert_allclose(np.cos(again.angles - found.angles), 1, atol=1e-5)
+    np.testing.assert_allclose(again.scales, found.scales, rtol=0.02)
+    np.testing.assert_allclose(np.cos(again.angles - found.angles), 1, atol=1e-3)
     assert (again.descriptors == found.descriptors).all()
-    with pytest.raises(ValueError, match="no local features"):
+    with pytest.raises(ValueError, match="checksum"):
         LocalFeatures.from_bytes(kept[:-1])
-
-
-def test_inliers_lift_a_result_and_without_any_the_order_stays() -> None:
-    similarities = np.array([0.9, 0.8, 0.7, 0.6], np.float32)
-    assert verified_order(similarities, np.zeros(4, np.int64)).tolist() == [0, 1, 2, 3]
-    assert verified_order(similarities, np.array([0, 0, 0, 60])).tolist()[0] == 3
-    assert verified_order(
-        np.full(3, 0.5, np.float32), np.array([0, MIN_INLIERS, 2 * MIN_INLIERS])
-    ).tolist() == [2, 1, 0]
 
 
 def test_without_opencv_one_sentence_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

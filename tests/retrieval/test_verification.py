@@ -15,9 +15,9 @@ from insclr.data.decode import Box
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.options import SearchOptions
-from insclr.retrieval import local_features
+from insclr.retrieval import local_database, local_features
 from insclr.retrieval.index import index_images
-from insclr.retrieval.local_features import LocalFeatureDatabase
+from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match
 from insclr.retrieval.search import search as search_store
@@ -42,7 +42,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(store: Store, query: Image.Image, **asked: object) -> list[Match]:
-    options = SearchOptions().change({"rerank": "geometric"} | asked)
+    options = SearchOptions().change({"local": "on"} | asked)
     return search_store(store, HistogramDescriber(), [image_query(query)], options)
 
 
@@ -57,7 +57,7 @@ def kept_hashes(store: Store) -> set[str]:
 def test_features_are_made_once_and_go_with_their_photo(
     photos: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index_images(HistogramDescriber(), list_images(photos), uri, local=True)
+    index_images(HistogramDescriber(), list_images(photos), uri, local="on")
     extracted: list[int] = []
     original = local_features.extract_features
 
@@ -65,7 +65,7 @@ def test_features_are_made_once_and_go_with_their_photo(
         extracted.append(1)
         return original(image, box)
 
-    monkeypatch.setattr(local_features, "extract_features", counting)
+    monkeypatch.setattr(local_database, "extract_features", counting)
     (photos / "with.png").rename(photos / "moved.png")
     (photos / "50.png").unlink()
     textured(60, 300).save(photos / "60.png")
@@ -87,7 +87,7 @@ def test_features_are_made_once_and_go_with_their_photo(
 def test_missing_features_are_said_and_the_photos_keep_their_place(
     photos: Path, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index_images(HistogramDescriber(), list_images(photos), uri, local=True)
+    index_images(HistogramDescriber(), list_images(photos), uri, local="on")
     store = open_store(uri)
     kept = LocalFeatureDatabase(store.parts)
     kept.drop([store.rows_by_path()["50.png"].image.hash])
@@ -95,7 +95,7 @@ def test_missing_features_are_said_and_the_photos_keep_their_place(
     with caplog.at_level(logging.WARNING):
         matches = search(store, textured(1))
     store.close()
-    assert "1 of the first 5 images have no local features" in caplog.text
+    assert "1 of the 5 images compared have no local features" in caplog.text
     assert {match.path: match.inliers is None for match in matches} == {
         "50.png": True, "51.png": False, "52.png": False, "white.png": False, "with.png": False,
     }  # fmt: skip
@@ -105,7 +105,7 @@ def test_missing_features_are_said_and_the_photos_keep_their_place(
 def test_a_store_without_any_reports_what_to_do(photos: Path, uri: str) -> None:
     index_images(HistogramDescriber(), list_images(photos), uri)
     store = open_store(uri)
-    with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local"):
+    with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local on"):
         search(store, textured(1))
     store.close()
 
@@ -113,12 +113,12 @@ def test_a_store_without_any_reports_what_to_do(photos: Path, uri: str) -> None:
 def test_a_query_without_points_is_answered_by_similarity(
     photos: Path, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index_images(HistogramDescriber(), list_images(photos), uri, local=True)
+    index_images(HistogramDescriber(), list_images(photos), uri, local="on")
     store = open_store(uri)
     white = Image.new("RGB", (100, 100), "white")
     with caplog.at_level(logging.WARNING):
         matches = search(store, white)
-    plain = search(store, white, rerank="")
+    plain = search(store, white, local="off")
     store.close()
     assert "the query has no points to match" in caplog.text
     assert [one.path for one in matches] == [one.path for one in plain]
@@ -126,18 +126,18 @@ def test_a_query_without_points_is_answered_by_similarity(
 
 
 def test_a_damaged_file_of_features_is_reported(photos: Path, tmp_path: Path) -> None:
-    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local=True)
+    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local="on")
     (tmp_path / "s" / "parts.sqlite").write_bytes(b"no database at all, " * 500)
     store = open_store(tmp_path / "s")
     with pytest.raises(UserError, match=r"parts\.sqlite is damaged: delete it"):
         search(store, textured(1))
-    plain = search(store, textured(1), rerank="")
+    plain = search(store, textured(1), local="off")
     store.close()
     assert len(plain) == 5  # nothing else is lost
 
 
 def test_kept_features_are_what_extraction_gives(photos: Path, tmp_path: Path) -> None:
-    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local=True)
+    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local="on")
     store = open_store(tmp_path / "s")
     kept = LocalFeatureDatabase(store.parts)
     row = store.rows_by_path()["51.png"]
@@ -167,13 +167,13 @@ def test_features_of_earlier_versions_do_no_harm_and_go_with_their_photo(
         for table in ("learned", "asmk"):
             file.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(one, b"old") for one in hashes.values()])
         file.executemany("INSERT INTO notes VALUES (?, ?)", [("extractor", b"{}"), ("asmk", b"old")])
-    with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local"):
+    with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local on"):
         search(store, textured(1))
     (photos / "50.png").unlink()
     index_images(HistogramDescriber(), list_images(photos), uri, prune=True)
     assert kept_hashes(store) == set()  # nobody asked for SIFT
     assert old_rows("learned") == old_rows("asmk") == set(hashes.values()) - {hashes["50.png"]}
-    index_images(HistogramDescriber(), list_images(photos), uri, local=True)
+    index_images(HistogramDescriber(), list_images(photos), uri, local="on")
     first = search(store, textured(1))[0]
     store.close()
     assert (first.path, (first.inliers or 0) >= 8) == ("with.png", True)

@@ -46,7 +46,7 @@ def evaluate(
             "Say with --parts in which folder the shards leave their descriptors: all must see it."
         )
     require_model(model, given)
-    if given.verifies:
+    if given.local == "on":
         require_opencv()
     truth = read_labels(labels) if labels is not None else None
 

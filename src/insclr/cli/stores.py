@@ -42,12 +42,13 @@ def check(
 
 def _check_store(folder: Path) -> str:
     """What a whole store holds; UserError that names what is damaged in another one."""
-    from insclr.retrieval.local_features import LocalFeatureDatabase
+    from insclr.retrieval.local_database import LocalFeatureDatabase
     from insclr.store.local import LocalStore
 
     with closing(LocalStore(folder)) as store, closing(LocalFeatureDatabase(store.parts)) as local:
         found, count = store.damage(), f"{store.count()} images and {len(store.journal())} names and answers"
         local.read(sorted(local.hashes()))
+        local.words()
     if found:
         raise UserError(
             f"{folder} has {len(found)} damaged parts: {'; '.join(found[:10])}. `insclr index` describes damaged "
@@ -98,6 +99,8 @@ def index(model: ModelName, images: Images, store: StoreToWrite, options: IndexO
     for path, reason in report.skipped:
         progress.say(one_line(f"unreadable: {path}: {reason}"))
     typer.echo(report.summary())
+    if report.local:
+        typer.echo(report.local)
     if report.skipped and not (report.added or report.changed or report.updated or report.unchanged):
         raise UserError(f"none of the {len(report.skipped)} images could be read; the reasons are above.")
 

@@ -86,7 +86,7 @@ def measure_calibration(rows: Descriptors, labels: Labels) -> tuple[Calibration,
     are all wrong. The second measurement is of the score after ANSWERS pairs, taken from the labels, have moved it.
     """
     index, queries = labels.role_ids("index"), labels.role_ids("query")
-    curve = fit_score_curve(_ArrayRows(rows[index]))
+    curve = fit_score_curve(ArrayRows(rows[index]))
     pairs = _pairs(rows, labels, queries, index)
     shown = np.isfinite(pairs.first)
     answers = _simulate_answers(pairs, curve)
@@ -160,7 +160,7 @@ def _calibration(pairs: _Pairs, curve: ScoreCurve, shown: Flags) -> Calibration:
     )
 
 
-class _ArrayRows:
+class ArrayRows:
     """Descriptors in memory as the calibration wants them; a row's id is its place."""
 
     def __init__(self, rows: Descriptors) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores, no_regions
 from insclr.data.decode import BadImage, Box, decode
@@ -14,7 +15,7 @@ from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.describe.map_features import map_pooling
 from insclr.describe.pipeline import Request, as_opened, describe_files
 from insclr.engine.opened import OpenedModel
-from insclr.evaluation.calibration import measure_calibration
+from insclr.evaluation.calibration import ArrayRows, measure_calibration
 from insclr.evaluation.distractors import read_distractors
 from insclr.evaluation.evaluate import (
     LeaveOneOut,
@@ -28,16 +29,24 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.options import EvaluateOptions
 from insclr.progress import working
+from insclr.retrieval.local_evidence import (
+    NEAREST,
+    VERIFIED,
+    LocalEvidence,
+    confirm_neighbours,
+    learn_curve,
+    sample_ids,
+)
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
+from insclr.retrieval.local_index import LocalIndex, Vocabulary
 from insclr.retrieval.rerank import RERANKERS
-from insclr.retrieval.verification import VERIFIED, Geometry, outline_of, verified_order, verify
+from insclr.retrieval.score import ScoreCurve, fit_score_curve
+from insclr.retrieval.verification import Geometry, QueryParts, Results, outline_of
 from insclr.shards import Shard
 from insclr.store import Regions
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
-
-MatchRows = Callable[[int, int], Geometry | None]  # of a query and a row found, both rows of the labels
 
 
 def measure_labels(
@@ -57,7 +66,7 @@ def measure_labels(
     describe.share([(labels.images, labels.query_boxes)])
     vectors = describe(labels.images, labels.query_boxes)
     rows, labels = readable_rows(vectors, labels, allow_missing=options.allow_missing)
-    if options.ranking == "global" and not options.verifies:
+    if options.ranking == "global" and options.local == "off":
         with working("ranking"):
             result = evaluate_labels(rows, labels, RERANKERS.get(options.reranker))
     else:
@@ -77,11 +86,11 @@ def _measure_parts(
     ranker = rank_globally(rows, task.index)
     if options.ranking == "regions":
         ranker = rank_by_regions(rows, _describe_regions(model, labels, options.region_size), task.index)
-    match = None
-    if options.verifies:
+    points = None
+    if options.local != "off":
         features = extract_from_files(labels.images, labels.query_boxes)
-        match = match_by_points(features, query_outlines(labels))
-    return task.measure(rank_rows(task, ranker, match), true_boxes(labels))
+        points = learn_matched_points(features, query_outlines(labels), rows, task.index, options.local)
+    return task.measure(rank_rows(task, ranker, points), true_boxes(labels))
 
 
 def measure_protocol(
@@ -116,20 +125,69 @@ class RowRanker:
     )
 
 
-def rank_rows(task: LeaveOneOut, ranker: RowRanker, match: MatchRows | None = None) -> Iterator[RankedQuery]:
-    """The ranking of each query, with the boxes found by `match`, else by the ranker."""
+@dataclass(frozen=True)
+class MatchedPoints:
+    """Local evidence about the index rows, as a store of them would have it."""
+
+    local: LocalEvidence
+    scores: ScoreCurve
+    features: Sequence[LocalFeatures | None]  # of all labels
+    outlines: Mapping[int, Box]  # of the instances in queries that have a box
+
+    def rank(self, query: int, found: Results) -> Results:
+        """The rows found for a query, by cosine and matched points together."""
+        features = self.features[query]
+        if features is None or not len(features):
+            return found
+        parts = [QueryParts(features, self.outlines.get(query))]
+        voted, rarity = self.local.vote(parts)
+        return self.local.rank(parts, rarity, found, self.scores.score(found.similarities), voted)
+
+
+def learn_matched_points(
+    features: Sequence[LocalFeatures | None],
+    outlines: Mapping[int, Box],
+    rows: Descriptors,
+    index: Ids,
+    choice: str,
+) -> MatchedPoints | None:
+    """What matched points are worth among the index rows; None where they do not help and the choice is "auto"."""
+    database = ArrayRows(rows[index])
+    there = np.array([row for row in index.tolist() if features[row] is not None], np.int64)
+    known = [one for row in there.tolist() if (one := features[row]) is not None]
+    near = {
+        row: index[database.search(rows[[row]], NEAREST + 1).ids[0]] for row in sample_ids(index).tolist()
+    }
+    if choice == "auto" and not confirm_neighbours(near, features.__getitem__).helps:
+        return None
+    vocabulary = Vocabulary.learn(known, len(known))
+    local = LocalEvidence(
+        there,
+        LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known]),
+        lambda ids: [features[one] for one in ids.tolist()],
+    )
+    curve = fit_score_curve(database)
+
+    def nearest(query: int, voted: Ids) -> tuple[Ids, NDArray[np.float64]]:
+        ids = np.union1d(index[database.search(rows[[query]], VERIFIED + 1).ids[0]], voted)
+        ids = ids[ids != query]
+        return ids, curve.score(rows[ids] @ rows[query])
+
+    return MatchedPoints(replace(local, curve=learn_curve(local, nearest)), curve, features, outlines)
+
+
+def rank_rows(
+    task: LeaveOneOut, ranker: RowRanker, points: MatchedPoints | None = None
+) -> Iterator[RankedQuery]:
+    """The ranking of each query, with the boxes of matched points, else those of the ranker."""
     for query in task.queries.tolist():
         scores = ranker.scores(query)
         order = np.argsort(-scores, kind="stable")
         order = order[order != task.place[query]]
-        geometries: list[Geometry | None] = []
-        if match is not None:
-            first = order[:VERIFIED]
-            matched = [match(query, row) for row in task.index[first].tolist()]
-            inliers = np.array([one.inliers if one else 0 for one in matched])
-            better = verified_order(scores[first], inliers)
-            order[: len(first)] = first[better]
-            geometries = [matched[i] for i in better[:SHOWN].tolist()]
+        geometries: Sequence[Geometry | None] = ()
+        if points is not None:
+            found = points.rank(query, Results(task.index[order], scores[order]))
+            order, geometries = task.place[found.ids], found.geometries[:SHOWN]
         boxes: list[Box | None] = [None] * min(SHOWN, len(order))
         if ranker.boxes is not None:
             boxes = [tuple(box) for box in ranker.boxes(query, order[:SHOWN]).tolist()]
@@ -168,16 +226,6 @@ def rank_by_regions(rows: Descriptors, regions: Sequence[Regions], index: Ids) -
         return np.array(found, np.float32).reshape(-1, 4)
 
     return RowRanker(score, locate)
-
-
-def match_by_points(features: Sequence[LocalFeatures | None], outlines: Mapping[int, Box]) -> MatchRows:
-    """By the local features of all rows; `outlines` are those of the instances in queries that have a box."""
-
-    def match(query: int, row: int) -> Geometry | None:
-        mine, theirs = features[query], features[row]
-        return None if mine is None or theirs is None else verify(mine, theirs, outlines.get(query))
-
-    return match
 
 
 def _describe_regions(model: OpenedModel, labels: Labels, size: int) -> list[Regions]:

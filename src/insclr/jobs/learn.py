@@ -17,7 +17,7 @@ from insclr.errors import UserError
 from insclr.files import is_there, whole_file
 from insclr.jobs.train import train
 from insclr.retrieval.index import IndexReport, index_images
-from insclr.retrieval.local_features import LocalFeatureDatabase
+from insclr.retrieval.local_store import local_choice_of
 from insclr.run_folder import kept_answers
 from insclr.store import Store, open_store
 from insclr.store.store_models import MODELS, StoreModels, model_folder, read_models, write_models
@@ -141,7 +141,7 @@ def index_learned(uri: str, model: OpenedModel, out: Path, target: Path) -> Inde
                 _images(old),
                 target,
                 regions=old.has_regions(),
-                local=_has_local_features(old),
+                local=local_choice_of(old),
             )
             if old.version() == version:  # else photos came or went meanwhile
                 break
@@ -177,11 +177,6 @@ def _features(store: Store) -> Path:
     """Where the features of its photos are kept: a learned store shares those of the store it came from."""
     kept = store.note(_FEATURES)
     return Path(kept if kept and Path(kept).exists() else os.path.abspath(store.cache / "features"))  # noqa: PTH100
-
-
-def _has_local_features(store: Store) -> bool:
-    with closing(LocalFeatureDatabase(store.parts)) as kept:
-        return bool(kept.hashes())
 
 
 def _images(store: Store) -> ImageList:

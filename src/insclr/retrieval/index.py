@@ -16,7 +16,8 @@ from insclr.describe.describer import Describer
 from insclr.files import is_there
 from insclr.options import IndexOptions
 from insclr.progress import progress_bar, working
-from insclr.retrieval.local_features import LocalFeatureDatabase, keep_features, require_opencv
+from insclr.retrieval.local_features import require_opencv
+from insclr.retrieval.local_store import update_local
 from insclr.retrieval.score import calibrate_store
 from insclr.shards import Shard
 from insclr.store import IndexedImage, Regions, Row, Store, StoreInfo, create_store
@@ -49,6 +50,7 @@ class IndexReport:
     total: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     not_read: Mapping[str, int] = field(default_factory=dict)  # what else the folder holds, by kind
+    local: str = ""  # what was decided about local evidence, if anything was
     waits_for: str = ""  # of a shard that did not write the store: who will, or has
 
     def summary(self) -> str:
@@ -90,15 +92,14 @@ def index_images(
     """Index `images` into the store at `uri`, made where there is none.
 
     New files are described, changed ones described again, with `prune` rows of unlisted files dropped.
-    With `regions` every row has some, also those that are there already, with `local` every image local features;
-    a store that has them goes on having them.
+    With `regions` every row has some, also those that are there already; a store that has them goes on having them.
     A file of the same size and modification time counts as unchanged, unless `verify` has its content read. Every
     `batch` is one transaction: a run that is killed loses at most the batch at hand, and the next run goes on.
     Of several shards each brings its share of the images up to date, and the first one drops rows. What is
     `described` elsewhere is taken from there.
     """
     given = options.change(changes)
-    if given.local:
+    if given.local == "on":
         require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     info = StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
@@ -113,20 +114,12 @@ def index_images(
         if shard.first:
             run.drop_unlisted(given.prune)
         store.set_note(_CAMERA_NOTE, "1")
-        _keep_local_features(store, wanted=given.local)
         with working("building the index"):
             store.settle()
         with working("calibrating the score"):
             calibrate_store(store)
-        return replace(run.report, total=store.count(), not_read=images.not_read)
-
-
-def _keep_local_features(store: Store, *, wanted: bool) -> None:
-    """Bring the local features beside a store up to date, where they are wanted or were wanted before."""
-    with closing(LocalFeatureDatabase(store.parts)) as kept:
-        if wanted or kept.hashes():
-            keep_features(store, kept)
-        kept.drop_others({row.image.hash for row in store.rows_by_path().values()})
+        local = update_local(store, given.local)
+        return replace(run.report, total=store.count(), not_read=images.not_read, local=local)
 
 
 class _Run:

@@ -1,39 +1,33 @@
-"""Local features of images: SIFT points with RootSIFT descriptors, kept in an SQLite file beside a store."""
+"""Local features of images: SIFT points with RootSIFT descriptors of four bits an entry."""
 
-import logging
-import sqlite3
 import struct
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
+from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList
 from insclr.data.workers import default_workers
 from insclr.errors import UserError
-from insclr.files import content_hash
 from insclr.progress import progress_bar
-from insclr.store import Row, Store
-from insclr.store.checks import SEAL, seal, unseal
-from insclr.store.database import DamagedFile, connect, explain_errors
+from insclr.store.checks import seal, unseal
 
-MAX_FEATURES = 400  # of one image: at most 54,408 bytes
+MAX_FEATURES = 480  # of one image: at most 33,608 bytes, and 4,800 for its words (local_index.py)
 LONGEST = 640  # pixels: larger images are shrunk before points are detected
 _LEAST_SIDE = 16  # pixels: smaller images have no points
 _CONTRAST = 0.02  # half of OpenCV's default: low-contrast photos would have too few points
-_LEVELS = 512.0  # of a descriptor's byte; entries above a half are clipped
+_LEVELS = 32.0  # of a descriptor's entry: four bits, entries above a half are clipped
+_OCTAVE, _SMALLEST = 20, 2.0**-12  # a scale is kept in twentieths of an octave
 _HEAD = struct.Struct("<II")
-_POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "<f2"), ("angle", "<u2")])
+_POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "u1"), ("angle", "u1")])
+_ENTRIES = 64  # bytes of a descriptor
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class LocalFeatures:
     points: NDArray[np.float32]  # (n, 2) x, y
     scales: NDArray[np.float32]  # (n,)
     angles: NDArray[np.float32]  # (n,) radians
-    descriptors: NDArray[np.uint8]  # (n, 128)
+    descriptors: NDArray[np.uint8]  # (n, 128) 0 to 15
 
     def __len__(self) -> int:
         return len(self.points)
@@ -55,31 +49,33 @@ class LocalFeatures:
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
-        """Write the features as 8 bytes, 136 bytes per point, and a checksum."""
+        """Write the features as 8 bytes, 70 bytes per point, and a checksum."""
         points = np.empty(len(self), _POINT)
         points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
-        points["scale"] = self.scales
-        points["angle"] = np.rint(self.angles % (2 * np.pi) * (65535 / (2 * np.pi)))
+        octaves = np.log2(np.maximum(self.scales, _SMALLEST) / _SMALLEST)
+        points["scale"] = np.rint(octaves * _OCTAVE).clip(0, 255)
+        points["angle"] = np.rint(self.angles * (256 / (2 * np.pi))) % 256
         head = _HEAD.pack(*(round(side * 65535) for side in self.extent))
-        return seal(head + points.tobytes() + self.descriptors.tobytes())
+        packed = self.descriptors[:, ::2] << 4 | self.descriptors[:, 1::2]
+        return seal(head + points.tobytes() + packed.tobytes())
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> "LocalFeatures":
         """Read the result of `to_bytes`; ValueError for other bytes."""
-        count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + 128)
-        if rest == SEAL:  # earlier versions kept no checksum
-            kept, rest = unseal(kept), 0
+        kept = unseal(kept)
+        count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + _ENTRIES)
         if rest or count < 0:
             raise ValueError(f"{len(kept)} bytes are no local features")
         width, height = _HEAD.unpack_from(kept)
         points = np.frombuffer(kept, _POINT, count, _HEAD.size)
-        descriptors = np.frombuffer(kept, np.uint8, count * 128, _HEAD.size + points.nbytes)
+        packed = np.frombuffer(kept, np.uint8, count * _ENTRIES, _HEAD.size + points.nbytes)
+        packed = packed.reshape(count, _ENTRIES)
         return cls(
             (width / 65535, height / 65535),
             np.stack([points["x"], points["y"]], 1).astype(np.float32) / np.float32(65535),
-            points["scale"].astype(np.float32),
-            points["angle"].astype(np.float32) * np.float32(2 * np.pi / 65535),
-            descriptors.reshape(count, 128),
+            np.float32(_SMALLEST) * np.exp2(points["scale"].astype(np.float32) / _OCTAVE),
+            points["angle"].astype(np.float32) * np.float32(2 * np.pi / 256),
+            np.stack([packed >> 4, packed & 15], 2).reshape(count, 128),
         )
 
 
@@ -140,9 +136,9 @@ def _no_features(extent: tuple[float, float]) -> LocalFeatures:
 
 
 def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Square roots of the normalised SIFT histogram (Arandjelovic 2012), one byte per entry."""
+    """Square roots of the normalised SIFT histogram (Arandjelovic 2012), four bits per entry."""
     shares = descriptors / np.maximum(descriptors.sum(1, keepdims=True), 1e-6)
-    return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 255), dtype=np.uint8)
+    return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 15), dtype=np.uint8)
 
 
 def has_opencv() -> bool:
@@ -156,128 +152,3 @@ def require_opencv() -> Any:
         return import_module("cv2")
     except ImportError:
         raise UserError("geometric verification needs OpenCV: pip install 'insclr[geometry]'") from None
-
-
-_log = logging.getLogger(__name__)
-_SCHEMA = "CREATE TABLE IF NOT EXISTS sift (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID"
-# Earlier versions kept other features too. Nothing reads them, but a dropped image leaves their tables as well.
-_TABLES = ("sift", "learned", "asmk")
-_HASHES_AT_ONCE = 500  # in one statement
-_IMAGES_AT_ONCE = 64  # written in one transaction
-
-
-class LocalFeatureDatabase:
-    """The file of one store."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._lock = threading.Lock()
-        self._rows: sqlite3.Connection | None = None
-
-    def hashes(self) -> set[str]:
-        """The content hashes of the images whose features are kept."""
-        return self._hashes("sift") if "sift" in self._tables() else set()
-
-    def read(self, hashes: Sequence[str]) -> dict[str, LocalFeatures]:
-        """The features of these images; those without are left out."""
-        found: dict[str, bytes] = {}
-        for start in range(0, len(hashes) if "sift" in self._tables() else 0, _HASHES_AT_ONCE):
-            part = list(hashes[start : start + _HASHES_AT_ONCE])
-            places = ",".join("?" * len(part))
-            found |= dict(self._select(f"SELECT hash, kept FROM sift WHERE hash IN ({places})", part))
-        try:
-            return {content: LocalFeatures.from_bytes(kept) for content, kept in found.items()}
-        except ValueError as error:
-            raise _report_damage(self.file) from error
-
-    def write(self, features: Mapping[str, LocalFeatures]) -> None:
-        """Keep the features of these images, in one transaction."""
-        kept = [(content, one.to_bytes()) for content, one in features.items()]
-        with self._lock, _explain_errors(self.file), self._writable() as rows:
-            rows.execute("BEGIN IMMEDIATE")
-            rows.executemany("INSERT OR REPLACE INTO sift VALUES (?, ?)", kept)
-
-    def drop(self, hashes: Iterable[str]) -> None:
-        """Delete what is kept of these images."""
-        gone = [(one,) for one in hashes]
-        tables = self._tables()
-        if not gone or not tables:
-            return
-        with self._lock, _explain_errors(self.file), self._writable() as rows:
-            rows.execute("BEGIN IMMEDIATE")
-            for table in tables:
-                rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
-
-    def drop_others(self, hashes: set[str]) -> None:
-        """Delete what is kept of all images but these."""
-        self.drop(set[str]().union(*map(self._hashes, self._tables())) - hashes)
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._rows is not None:
-                self._rows.close()
-                self._rows = None
-
-    def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        if not self.file.exists():
-            return []
-        with self._lock, _explain_errors(self.file):
-            if self._rows is None:
-                self._rows = connect(self.file)
-            return self._rows.execute(statement, values).fetchall()
-
-    def _tables(self) -> list[str]:
-        there = {row[0] for row in self._select("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return [table for table in _TABLES if table in there]
-
-    def _hashes(self, table: str) -> set[str]:
-        return {row[0] for row in self._select(f"SELECT hash FROM {table}")}
-
-    def _writable(self) -> sqlite3.Connection:
-        if self._rows is None:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._rows = connect(self.file)
-        self._rows.execute(_SCHEMA)
-        return self._rows
-
-
-def keep_features(store: Store, kept: LocalFeatureDatabase) -> None:
-    """Extract the local features of every row that has none.
-
-    A file that has changed since it was indexed, or cannot be read, has none until the next `insclr index`.
-    """
-    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
-    known = kept.hashes()
-    wanted = {row.image.hash: row for row in store.rows_by_path().values() if row.image.hash not in known}
-    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(wanted)) as bar:
-        for start in range(0, len(wanted), _IMAGES_AT_ONCE):
-            part = list(wanted.values())[start : start + _IMAGES_AT_ONCE]
-            found = pool.map(lambda row: _extract_unchanged(store, row), part)
-            kept.write({row.image.hash: one for row, one in zip(part, found, strict=True) if one is not None})
-            bar.advance(len(part))
-
-
-def _extract_unchanged(store: Store, row: Row) -> LocalFeatures | None:
-    """The features of a row's file; None where it no longer holds what was indexed."""
-    try:
-        content = read_image_bytes(store.info.root / row.image.path)
-        if content_hash(content) == row.image.hash:
-            return extract_features(decode(content, LONGEST))
-    except BadImage as bad:
-        _log.debug("%s: %s", row.image.path, bad.reason)
-    return None
-
-
-@contextmanager
-def _explain_errors(file: Path) -> Iterator[None]:
-    """SQLite's errors in words; nothing in a damaged file cannot be made again."""
-    try:
-        with explain_errors(file):
-            yield
-    except DamagedFile as error:
-        raise _report_damage(file) from error
-
-
-def _report_damage(file: Path) -> UserError:
-    return UserError(f"{file} is damaged: delete it and run `insclr index` with --local again.")

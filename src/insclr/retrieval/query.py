@@ -17,7 +17,8 @@ from insclr.engine.opened import open_model, open_pretrained
 from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.model.stored import PRETRAINED
-from insclr.retrieval.local_features import LONGEST, LocalFeatureDatabase
+from insclr.retrieval.local_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import LONGEST
 from insclr.retrieval.verification import QueryParts, query_parts
 from insclr.store import Row, Store, StoreInfo
 

@@ -1,5 +1,6 @@
 """Search a store: queries and options in, matches with scores out. Shell, Python and page all call `search`."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -18,10 +19,14 @@ from insclr.describe.describer import Describer, ModelDescriber
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
+from insclr.retrieval.local_evidence import VERIFIED, LocalEvidence
+from insclr.retrieval.local_store import local_evidence_of
 from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
-from insclr.retrieval.verification import Results, verify_results
+from insclr.retrieval.verification import QueryParts, Results
 from insclr.store import Condition, Store, open_store, parse_where
+
+_log = logging.getLogger(__name__)
 
 # A re-ranker sees so many of the nearest rows, not the whole collection.
 _SHORTLIST = 500
@@ -139,7 +144,8 @@ def search(
     vectors = np.concatenate([one.descriptor(store, describer, own_size=own_size) for one in queries])
     hashes = {one.hash for one in queries if one.hash}
     most = min(MAX_TOP, _SPARE * options.top + len(hashes))
-    depth = max(most, _SHORTLIST if options.rerank else 0)
+    local = local_evidence_of(store, options.local)
+    depth = max(most, _SHORTLIST if options.rerank else 0, VERIFIED if local else 0)
     if options.ranking == "regions":
         ids, similarities, boxes = search_best_region(store, _join_queries(vectors), depth, where)
         there = ids[0] >= 0
@@ -147,10 +153,10 @@ def search(
     else:
         ids, similarities = _nearest(store, vectors, depth, where, options.aggregate)
         found = Results(ids[ids >= 0], similarities[ids >= 0])
-    if options.verifies:
-        found = verify_results(store, [one.local_parts() for one in queries], found)
-    elif options.reranker:
+    if options.reranker:
         found = _rerank(store, vectors, found, options.reranker)
+    elif local is not None:
+        found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
     return _make_matches(store, found, most, options, hashes)
 
 
@@ -230,12 +236,39 @@ def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Re
     return found.reorder(reranked.ids[0])
 
 
+def _add_evidence(
+    store: Store,
+    local: LocalEvidence,
+    parts: Sequence[QueryParts],
+    vectors: Descriptors,
+    found: Results,
+    where: Condition | None,
+) -> Results:
+    """The results and the images with most votes, by cosine and matched points together.
+
+    Where no query has points (one colour, blurred, tiny), the results stay as they are.
+    """
+    if not any(len(one.features) for one in parts):
+        _log.warning(
+            "the query has no points to match (one colour, blurred or tiny): cosines alone rank the results"
+        )
+        return found
+    voted, rarity = local.vote(parts)
+    further = np.setdiff1d(voted, found.ids)
+    if where is not None:  # only the store can evaluate a filter
+        further = np.intersect1d(further, store.search(_join_queries(vectors), MAX_TOP, where).ids[0])
+    if len(further):
+        found = found.append(further, (store.descriptors(further) @ vectors.T).max(1))
+    scores = score_curve_of(store).score(found.similarities)
+    return local.rank(parts, rarity, found, scores, voted)
+
+
 def _make_matches(
     store: Store, found: Results, most: int, options: SearchOptions, queries: set[str]
 ) -> list[Match]:
     """The first `top` images among the results, each with its copies, and besides them the queries themselves."""
     curve = score_curve_of(store)
-    scores = curve.score(found.similarities)
+    scores = curve.score(found.similarities) if found.scores is None else found.scores
     places = np.flatnonzero(scores >= options.min_score)[:most].tolist()
     ids = found.ids.tolist()
     rows = {row.id: row.image for row in store.rows([ids[i] for i in places])}

@@ -1,10 +1,8 @@
 """Verify the first results of a search: points that match those of the query under one affine transform."""
 
-import logging
 import math
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +11,7 @@ from PIL import Image
 
 from insclr.arrays import Boxes, Ids, Scores
 from insclr.data.decode import Box
-from insclr.errors import UserError
-from insclr.retrieval.local_features import (
-    LocalFeatureDatabase,
-    LocalFeatures,
-    extract_features,
-    require_opencv,
-)
-from insclr.store import Store
+from insclr.retrieval.local_features import LocalFeatures, extract_features, require_opencv
 
 MIN_INLIERS = 8
 _RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
@@ -41,13 +32,18 @@ class Geometry:
     All places are fractions of their image's width and height.
     """
 
-    inliers: int
+    rows: NDArray[np.int64]  # (inliers,) which points of the query
     transform: NDArray[np.float64]  # (2, 3) affine
     query_points: NDArray[np.float32]  # (inliers, 2)
     found_points: NDArray[np.float32]  # (inliers, 2)
     box: tuple[
         float, float, float, float
     ]  # where the instance is in the found image: left, top, right, bottom
+
+    @property
+    def inliers(self) -> int:
+        """The number of points that agree."""
+        return len(self.rows)
 
 
 Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
@@ -61,12 +57,11 @@ def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _R
     if len(query) < 2 or len(found) < 2:
         return np.zeros((0, 2), np.int64)
     near = query.unit_descriptors() @ found.unit_descriptors().T  # (query, found)
-    two = np.argpartition(-near, 1, axis=1)[:, :2]
-    best, second = (np.take_along_axis(near, two, axis=1)[:, i] for i in (0, 1))
-    first = np.where(best >= second, two[:, 0], two[:, 1])  # (query,)
-    best, second = np.maximum(best, second), np.minimum(best, second)
-    clear = (1 - best) < ratio**2 * (1 - second)
-    mutual = near.argmax(0)[first] == np.arange(len(query))
+    first, every = near.argmax(1), np.arange(len(query))
+    mutual = near.argmax(0)[first] == every
+    best = near[every, first]
+    near[every, first] = -1
+    clear = (1 - best) < ratio**2 * (1 - near.max(1))
     rows = np.flatnonzero(clear & mutual)
     return _distinct(np.stack([rows, first[rows]], 1), query, found)
 
@@ -97,7 +92,7 @@ def verify(
         return None
     stretch = np.append(query.extent, 1.0) / np.array(found.extent)[:, None]  # (2, 3)
     return Geometry(
-        count,
+        pairs[agree, 0],
         transform * stretch,
         (source / np.array(query.extent, np.float32)).astype(np.float32),
         (target / np.array(found.extent, np.float32)).astype(np.float32),
@@ -191,13 +186,6 @@ def _box(
     return left, top, right, bottom
 
 
-_log = logging.getLogger(__name__)
-VERIFIED = 50  # results of a query that are verified
-# The bonus grows with the logarithm of the inliers: 8 inliers add 2.4 times the standard deviation of the shortlist's
-# similarities, 80 add 7.7 times. Compared with weight 1 and "verified first" this lost on no set and won on most.
-_WEIGHT = 2.0
-
-
 @dataclass(frozen=True)
 class Results:
     """Rows found for one query or query set, best first."""
@@ -205,12 +193,13 @@ class Results:
     ids: Ids  # (results,)
     similarities: Scores  # (results,)
     boxes: Boxes | None = None  # (results, 4) where the instance is, as fractions, if the ranking finds that
-    geometries: Sequence[Geometry | None] = ()  # of the first ones, where they were verified
-    compared: Sequence[bool] = ()  # which of these could be verified
+    scores: NDArray[np.float64] | None = None  # (results,) of cosine and matched points together
+    geometries: Sequence[Geometry | None] = ()
+    compared: Sequence[bool] = ()  # which of them could be verified
 
     def box(self, place: int) -> Box | None:
         """Where the instance is in a result: by its geometry, else by the ranking; None where that is unknown."""
-        geometry = self.geometries[place] if place < len(self.geometries) else None
+        geometry = self.geometries[place] if self.geometries else None
         if geometry is not None:
             return geometry.box
         if self.boxes is None:
@@ -220,7 +209,7 @@ class Results:
 
     def inliers(self, place: int) -> int | None:
         """How many matched points prove a result; None where it was not verified."""
-        if place >= len(self.compared) or not self.compared[place]:
+        if not self.compared or not self.compared[place]:
             return None
         geometry = self.geometries[place]
         return geometry.inliers if geometry else 0
@@ -229,6 +218,13 @@ class Results:
         """The results in a new order, without what verification found."""
         boxes = None if self.boxes is None else self.boxes[order]
         return Results(self.ids[order], self.similarities[order], boxes)
+
+    def append(self, ids: Ids, similarities: Scores) -> "Results":
+        """The results and some more rows after them, whole images."""
+        frames = np.tile(np.array([0, 0, 1, 1], np.float32), (len(ids), 1))
+        boxes = None if self.boxes is None else np.concatenate([self.boxes, frames])
+        joined = np.concatenate([self.similarities, similarities]).astype(np.float32)
+        return Results(np.concatenate([self.ids, ids]), joined, boxes)
 
 
 @dataclass(frozen=True)
@@ -250,61 +246,3 @@ def outline_of(image: Image.Image, box: Box | None) -> Box | None:
         return None
     width, height = image.size
     return box[0] / width, box[1] / height, box[2] / width, box[3] / height
-
-
-def verify_results(store: Store, queries: Sequence[QueryParts], found: Results) -> Results:
-    """The results with the first ones in the order of similarity and matched points together.
-
-    Where no query has points (one colour, blurred, tiny), nothing can be verified: the order stays, with a warning.
-    """
-    if not any(len(one.features) for one in queries):
-        _log.warning(
-            "the query has no points to match (one colour, blurred or tiny): its results are not verified"
-        )
-        return found
-    features = _read_features(store, found.ids[:VERIFIED])
-    geometries = [None if one is None else best_geometry(queries, one) for one in features]
-    count = len(geometries)
-    inliers = np.array([one.inliers if one else 0 for one in geometries], np.int64)
-    first = verified_order(found.similarities[:count], inliers)
-    return replace(
-        found.reorder(np.concatenate([first, np.arange(count, len(found.ids))])),
-        geometries=[geometries[i] for i in first.tolist()],
-        compared=[features[i] is not None for i in first.tolist()],
-    )
-
-
-def _read_features(store: Store, ids: Ids) -> list[LocalFeatures | None]:
-    """The kept features of these rows, with a warning for rows without; UserError when no row has any."""
-    hashes = {row.id: row.image.hash for row in store.rows(ids.tolist())}
-    with closing(LocalFeatureDatabase(store.parts)) as kept:
-        found = kept.read(list(hashes.values()))
-    if hashes and not found:
-        raise UserError(
-            f"the store {store.uri} has no local features of these photos: make them with `insclr index MODEL IMAGES "
-            f"--store {store.uri} --local`, or search without --rerank geometric"
-        )
-    features = [found.get(hashes.get(int(one), "")) for one in ids]
-    if missing := sum(one is None for one in features):
-        _log.warning(
-            "%d of the first %d images have no local features and are not verified: run `insclr index --local`",
-            missing,
-            len(features),
-        )
-    return features
-
-
-def best_geometry(queries: Sequence[QueryParts], found: LocalFeatures) -> Geometry | None:
-    """The geometry with the most inliers among all queries."""
-    geometries = [verify(one.features, found, one.outline) for one in queries]
-    return max((one for one in geometries if one), key=lambda one: one.inliers, default=None)
-
-
-def verified_order(similarities: Scores, inliers: NDArray[np.int64]) -> Ids:
-    """Positions of the results, best first, by similarity plus a bonus for inliers.
-
-    Similarities are divided by their standard deviation, which differs between networks.
-    """
-    spread = float(np.std(similarities)) or 1.0
-    bonus = _WEIGHT * np.log2(1 + inliers / 6.0)
-    return np.argsort(-(similarities / spread + bonus), kind="stable")

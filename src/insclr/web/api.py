@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from insclr.data.decode import BadImage
 from insclr.model.stored import MODEL_NAME
 from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
-from insclr.retrieval.local_features import has_opencv
 from insclr.retrieval.query import UnreadableQuery
 from insclr.retrieval.search import search as search_store
 from insclr.store import Row
@@ -96,7 +95,7 @@ def about(served: Offer) -> AboutAnswer:
     )
     return AboutAnswer(
         stores=stores,
-        rerankers=sorted([*RERANKER_NAMES, *(["geometric"] if has_opencv() else [])]),
+        rerankers=sorted(RERANKER_NAMES),
         limits=limits,
         originals=settings.originals,
     )
@@ -115,10 +114,17 @@ def search_options(
     rerank: Text = "",
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
     ranking: Annotated[Literal["global", "regions"], Form(description="whole pictures or parts")] = "global",
+    local: Annotated[Literal["auto", "on", "off"], Form(description="use of matched points")] = "auto",
 ) -> SearchOptions:
     """The options of a form."""
     return SearchOptions(
-        top=top, min_score=min_score, where=where, rerank=rerank, aggregate=aggregate, ranking=ranking
+        top=top,
+        min_score=min_score,
+        where=where,
+        rerank=rerank,
+        aggregate=aggregate,
+        ranking=ranking,
+        local=local,
     )
 
 
@@ -132,7 +138,7 @@ async def search(
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     work = partial(_answer, served, store, query, options)
-    if query.needs_decoding(store) or options.verifies:
+    if query.needs_decoding(store) or options.local != "off":
         return await run_limited(request, served.uploads, "searched for", work)
     return await run_in_threadpool(work, threading.Event())
 

@@ -1,0 +1,209 @@
+"""Local evidence of a store: whether it is used, which a test of the collection decides, and what is kept for it."""
+
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from insclr.arrays import Ids
+from insclr.errors import UserError
+from insclr.progress import working
+from insclr.retrieval.local_database import LocalFeatureDatabase, keep_features
+from insclr.retrieval.local_evidence import (
+    DEFAULT_CURVE,
+    NEAREST,
+    VERIFIED,
+    EvidenceCurve,
+    LocalEvidence,
+    Values,
+    confirm_neighbours,
+    learn_curve,
+    sample_ids,
+)
+from insclr.retrieval.local_features import LocalFeatures, has_opencv, require_opencv
+from insclr.retrieval.local_index import LocalIndex, Vocabulary, Words
+from insclr.retrieval.score import score_curve_of
+from insclr.store import Store
+
+_log = logging.getLogger(__name__)
+
+_NOTE = "local evidence"
+_LEAST_ROWS = 30
+_GROWN = 8  # a vocabulary is learned anew when a collection has grown so many times
+_LEARN_AGAIN = 0.2  # share of rows that came or went since the curve was learned
+_VOCABULARY_IMAGES = 400
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether searches of a store use local evidence, why, and what a geometry is worth there."""
+
+    used: bool
+    reason: str
+    rows: int  # of the store then
+    curve: EvidenceCurve = DEFAULT_CURVE
+    learned: int = 0  # rows when the curve was learned
+
+    def line(self) -> str:
+        """One line for people."""
+        return f"local evidence {'on' if self.used else 'off'}: {self.reason}"
+
+
+def decision_of(store: Store) -> Decision | None:
+    """What was decided for a store; None where nothing was."""
+    try:
+        values: dict[str, Any] = json.loads(store.note(_NOTE) or "null")
+        curve = {name: tuple(points) for name, points in values.pop("curve").items()}
+        return Decision(**values, curve=EvidenceCurve(**curve))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def update_local(store: Store, choice: str) -> str:
+    """Bring local features up to date, where they are wanted ("on") or help ("auto"); a line for people, or none."""
+    kept_decision = decision_of(store)
+    with closing(LocalFeatureDatabase(store.parts)) as kept:
+        kept.drop_others({row.image.hash for row in store.rows_by_path().values()})
+        decision = _decide(store, kept, choice, kept_decision)
+        if decision is None:
+            return ""
+        if not decision.used:
+            kept.drop(kept.hashes())
+        else:
+            keep_features(store, kept, store.rows_by_path().values())
+            _keep_words(kept)
+            if abs(store.count() - decision.learned) > _LEARN_AGAIN * store.count():
+                with working("learning what matched points are worth"):
+                    curve = _learn_curve(store, kept)
+                decision = replace(decision, curve=curve, learned=store.count())
+        store.set_note(_NOTE, json.dumps(asdict(decision)))
+    return decision.line() if decision != kept_decision else ""
+
+
+def _decide(
+    store: Store, kept: LocalFeatureDatabase, choice: str, before: Decision | None
+) -> Decision | None:
+    rows = store.count()
+    if choice == "off":
+        return Decision(False, "switched off", rows) if before or kept.hashes() else None
+    if choice == "on":
+        require_opencv()
+        return before if before and before.used else Decision(True, "switched on", rows)
+    if before and rows < 2 * before.rows:
+        return before
+    if rows < _LEAST_ROWS:
+        return None
+    if not has_opencv():
+        return Decision(False, "OpenCV is missing (pip install 'insclr[geometry]')", 0)
+    with working("testing whether matched points help"):
+        return _test(store, kept, before)
+
+
+def _test(store: Store, kept: LocalFeatureDatabase, before: Decision | None) -> Decision:
+    """Whether verification confirms neighbours far more often than random pairs."""
+    chosen = sample_ids(store.ids())
+    near = dict(
+        zip(chosen.tolist(), store.search(store.descriptors(chosen), NEAREST + 1).ids.tolist(), strict=True)
+    )
+    rows = store.rows(sorted({*near, *(one for some in near.values() for one in some)}))
+    keep_features(store, kept, rows)
+    found = kept.read([row.image.hash for row in rows])
+    features = {row.id: found.get(row.image.hash) for row in rows}
+    result = confirm_neighbours(near, features.get)
+    curve, learned = (before.curve, before.learned) if before else (DEFAULT_CURVE, 0)
+    return Decision(result.helps, result.reason(), store.count(), curve, learned)
+
+
+def _keep_words(kept: LocalFeatureDatabase) -> None:
+    """Quantise the points of every image that has features and no words."""
+    hashes = sorted(kept.hashes())
+    vocabulary = kept.vocabulary()
+    learned_from = 0 if vocabulary is None else Vocabulary.from_bytes(vocabulary).images
+    if len(hashes) > _GROWN * learned_from:
+        chosen = np.random.default_rng(0).permutation(hashes)[:_VOCABULARY_IMAGES].tolist()
+        learned = Vocabulary.learn(list(kept.read(chosen).values()), images=len(hashes))
+        kept.write_vocabulary(vocabulary := learned.to_bytes())
+    assert vocabulary is not None or not hashes
+    missing = sorted(set(hashes) - kept.words().keys())
+    for start in range(0, len(missing), 256):
+        quantise = Vocabulary.from_bytes(vocabulary or b"").quantise
+        features = kept.read(missing[start : start + 256])
+        kept.write_words({one: quantise(found).to_bytes() for one, found in features.items()})
+
+
+def _learn_curve(store: Store, kept: LocalFeatureDatabase) -> EvidenceCurve:
+    local, scores = _open(store, kept, DEFAULT_CURVE), score_curve_of(store)
+    if local is None:
+        return DEFAULT_CURVE
+
+    def nearest(query: int, voted: Ids) -> tuple[Ids, Values]:
+        vector = store.descriptors([query])
+        near = store.search(vector, VERIFIED + 1)
+        further = np.setdiff1d(voted, near.ids[0])
+        ids = np.concatenate([near.ids[0], further])
+        similarities = np.concatenate([near.similarities[0], store.descriptors(further) @ vector[0]])
+        other = (ids != query) & (ids >= 0)
+        return ids[other], scores.score(similarities[other])
+
+    return learn_curve(local, nearest)
+
+
+def _open(store: Store, kept: LocalFeatureDatabase, curve: EvidenceCurve) -> LocalEvidence | None:
+    """The local evidence of a store's images; None where there are no features."""
+    vocabulary, words = kept.vocabulary(), kept.words()
+    rows = sorted(
+        (row.id, row.image.hash) for row in store.rows_by_path().values() if row.image.hash in words
+    )
+    if vocabulary is None or not rows:
+        return None
+    hashes = dict(rows)
+    index = LocalIndex(Vocabulary.from_bytes(vocabulary), [Words.from_bytes(words[one]) for _, one in rows])
+
+    def read(ids: Ids) -> Sequence[LocalFeatures | None]:
+        wanted = [hashes.get(one, "") for one in ids.tolist()]
+        found = kept.read([one for one in wanted if one])
+        return [found.get(one) for one in wanted]
+
+    return LocalEvidence(np.array([id_ for id_, _ in rows], np.int64), index, read, curve)
+
+
+_opened: dict[str, tuple[str, LocalEvidence | None]] = {}  # by address, as of a version of the store
+_opening = threading.Lock()
+
+
+def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
+    """What a search adds to cosines: "on" wants it, "auto" where it was decided to help; None for nothing."""
+    decision = None if choice == "off" else decision_of(store)
+    if choice == "off" or (choice == "auto" and not (decision and decision.used)):
+        return None
+    if choice == "on":
+        require_opencv()
+    elif not has_opencv():
+        _log.warning(
+            "local evidence needs OpenCV (pip install 'insclr[geometry]'): results are ranked without it"
+        )
+        return None
+    version = f"{store.version()} {store.note(_NOTE)}"
+    with _opening:
+        if _opened.get(store.uri, ("",))[0] != version:
+            curve = decision.curve if decision else DEFAULT_CURVE
+            found = _open(store, LocalFeatureDatabase(store.parts), curve)
+            _opened[store.uri] = version, found
+        found = _opened[store.uri][1]
+    if found is None and choice == "on":
+        raise UserError(
+            f"the store {store.uri} has no local features of these photos: make them with `insclr index MODEL IMAGES "
+            f"--store {store.uri} --local on`, or search with --local off"
+        )
+    return found
+
+
+def local_choice_of(store: Store) -> str:
+    """The choice for another store of the same images."""
+    decision = decision_of(store)
+    return "auto" if decision is None else "on" if decision.used else "off"

@@ -1,0 +1,189 @@
+"""Points that retrieve, and what matched points are worth: learned without labels, off where they do not help."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.blots import placed, textured
+from helpers.histogram_describer import HistogramDescriber
+from insclr.data.images import list_images
+from insclr.options import IndexOptions, SearchOptions
+from insclr.retrieval.index import index_images
+from insclr.retrieval.local_database import LocalFeatureDatabase
+from insclr.retrieval.local_evidence import (
+    DEFAULT_CURVE,
+    EvidenceCurve,
+    NeighbourTest,
+    confirm_neighbours,
+    fit_evidence_curve,
+)
+from insclr.retrieval.local_features import LocalFeatures, extract_features
+from insclr.retrieval.local_index import LocalIndex, Vocabulary, Words
+from insclr.retrieval.local_store import decision_of
+from insclr.retrieval.query import image_query
+from insclr.retrieval.search import search
+from insclr.store import open_store
+
+
+def build_index(images: list[Image.Image]) -> tuple[LocalIndex, list[LocalFeatures]]:
+    features = [extract_features(one) for one in images]
+    vocabulary = Vocabulary.learn(features, len(features))
+    return LocalIndex(vocabulary, [vocabulary.quantise(one) for one in features]), features
+
+
+def test_votes_find_the_photo_that_shows_a_turned_thing() -> None:
+    thing = textured(1)
+    photos = [textured(seed, 480) for seed in range(30, 45)]
+    photos[6] = placed(thing, 90, 0.75, (150, 120))
+    index, _ = build_index(photos)
+    votes = index.vote(extract_features(thing))
+    assert votes.scores.argmax() == 6
+    assert votes.scores[6] > 3 * np.sort(votes.scores)[-2]
+
+
+def test_points_that_many_photos_have_count_little() -> None:
+    logo = textured(2, 160)
+    photos = [placed(logo, 0, 1.0, (20 * i, 10 * i), seed=60 + i) for i in range(12)]
+    index, _ = build_index(photos)
+    query = placed(logo, 0, 1.0, (100, 50), seed=80)
+    photos_features = extract_features(query)
+    rarity = index.vote(photos_features).rarity
+    inside = np.all(
+        (photos_features.points * 480 > (105, 55)) & (photos_features.points * 480 < (255, 205)), axis=1
+    )
+    assert inside.sum() > 20
+    assert rarity[inside].mean() < 0.3 < 0.6 < rarity[~inside].mean()
+
+
+def test_an_index_of_nothing_and_a_query_of_nothing() -> None:
+    index, _ = build_index([Image.new("RGB", (200, 200), "grey")] * 3)
+    assert index.vote(extract_features(textured(1))).scores.tolist() == [0, 0, 0]
+    index, _ = build_index([textured(1), textured(2)])
+    votes = index.vote(extract_features(Image.new("RGB", (200, 200))))
+    assert (votes.scores.tolist(), len(votes.rarity)) == ([0, 0], 0)
+
+
+def test_words_and_vocabulary_are_kept_as_they_are() -> None:
+    features = [extract_features(textured(seed)) for seed in (1, 2)]
+    vocabulary = Vocabulary.learn(features, 2)
+    again = Vocabulary.from_bytes(vocabulary.to_bytes())
+    assert again.images == 2
+    words = vocabulary.quantise(features[0])
+    assert len(words.to_bytes()) == 10 * len(features[0])
+    for found in (again.quantise(features[0]), Words.from_bytes(words.to_bytes())):
+        assert (found.words == words.words).all()
+        assert (found.codes == words.codes).all()
+
+
+def test_the_curve_is_that_of_two_independent_observations() -> None:
+    # Of right pairs 60 % have evidence 20 and of wrong pairs 5 %; scores of cosines are the shares of right ones.
+    generator = np.random.default_rng(0)
+    scores = generator.choice([0.02, 0.2, 0.8, 0.95], 8000)
+    right = generator.random(8000) < scores
+    proven = generator.random(8000) < np.where(right, 0.6, 0.05)
+    curve = fit_evidence_curve(scores, np.where(proven, 20 + generator.random(8000), 0.0))
+    assert curve.odds[0] == pytest.approx(np.log(0.4 / 0.95), abs=0.15)
+    assert curve.ratio(20 + generator.random(500)).mean() == pytest.approx(np.log(0.6 / 0.05), abs=0.3)
+    fused = curve.fuse(scores, np.where(proven, 20.5, 0.0))
+    for low, high in ((0.05, 0.3), (0.3, 0.7), (0.7, 0.95)):
+        some = (fused > low) & (fused < high)
+        assert right[some].mean() == pytest.approx(fused[some].mean(), abs=0.06)
+
+
+def test_evidence_that_tells_nothing_changes_nothing() -> None:
+    generator = np.random.default_rng(1)
+    scores = generator.random(4000)
+    evidence = np.where(generator.random(4000) < 0.3, 30 * generator.random(4000), 0)
+    curve = fit_evidence_curve(scores, evidence)
+    assert np.abs(curve.odds).max() < 0.35
+    assert fit_evidence_curve(scores[:5], evidence[:5]) == DEFAULT_CURVE
+
+
+def test_an_unknown_pair_keeps_its_score() -> None:
+    curve = EvidenceCurve((0.0, 10.0), (-1.0, 4.0))
+    assert curve.fuse(np.array([0.3]), np.array([np.nan])) == pytest.approx(0.3)
+    assert curve.fuse(np.array([0.5, 0.5]), np.array([0.0, 99.0])) == pytest.approx(
+        [1 / (1 + np.e), 1 / (1 + np.exp(-4))]
+    )
+
+
+def test_neighbours_must_be_confirmed_far_more_often_than_chance() -> None:
+    assert NeighbourTest(0.3, 0.01).helps
+    assert not NeighbourTest(0.3, 0.2).helps  # the same table under everything
+    assert not NeighbourTest(0.01, 0.0).helps
+    things = [textured(seed) for seed in range(4)]
+    features = dict(
+        enumerate(extract_features(one) for one in [*things, *(placed(t, 0, 1, (90, 90)) for t in things)])
+    )
+    found = confirm_neighbours({i: [i + 4] for i in range(4)}, features.get)
+    assert found.helps
+    assert "90%" in found.reason()
+
+
+def photos_of(folder: Path, *, prints: bool) -> None:
+    folder.mkdir()
+    for i in range(36):
+        image = placed(textured(i // 3), 30 * (i % 3), 0.9, (60, 50), seed=100 + i)
+        image = image if prints else Image.new("RGB", (120, 120), (7 * i, 255 - 7 * i, 60))
+        image.save(folder / f"{i}.png")
+
+
+def test_a_collection_of_prints_turns_local_evidence_on_and_others_do_not(tmp_path: Path) -> None:
+    photos_of(tmp_path / "prints", prints=True)
+    photos_of(tmp_path / "smooth", prints=False)
+    lines = {
+        name: index_images(HistogramDescriber(), list_images(tmp_path / name), tmp_path / f"s-{name}").local
+        for name in ("prints", "smooth")
+    }
+    assert lines["smooth"].startswith("local evidence off: matched points confirm")
+    smooth = open_store(tmp_path / "s-smooth")
+    assert LocalFeatureDatabase(smooth.parts).hashes() == set()
+    smooth.close()
+    store = open_store(tmp_path / "s-prints")
+    decision = decision_of(store)
+    assert decision is not None
+    assert decision.used == lines["prints"].startswith("local evidence on")
+    again = index_images(HistogramDescriber(), list_images(tmp_path / "prints"), tmp_path / "s-prints")
+    assert again.local == ""  # said once
+    off = index_images(
+        HistogramDescriber(),
+        list_images(tmp_path / "prints"),
+        tmp_path / "s-prints",
+        IndexOptions(local="off"),
+    )
+    assert off.local == "local evidence off: switched off"
+    assert LocalFeatureDatabase(store.parts).hashes() == set()
+    store.close()
+
+
+def test_ten_thousand_times_the_same_logo_is_bounded_and_no_proof(caplog: pytest.LogCaptureFixture) -> None:
+    features = extract_features(textured(5, 100))
+    vocabulary = Vocabulary.learn([features], 10_000)
+    index = LocalIndex(vocabulary, [vocabulary.quantise(features)] * 10_000)
+    with caplog.at_level(logging.WARNING):
+        votes = index.vote(features)
+    assert votes.rarity.max() < 0.01
+    assert votes.scores.max() < 0.01
+
+
+def test_a_thing_that_cosines_miss_is_found_by_its_points(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    thing = textured(1)
+    for seed in range(40):
+        textured(50 + seed, 200).save(folder / f"{seed:02d}.png")
+    placed(thing, 90, 0.5, (10, 10)).convert("L").convert("RGB").save(folder / "grey.png")
+    index_images(HistogramDescriber(), list_images(folder), tmp_path / "store", local="on")
+    store = open_store(tmp_path / "store")
+
+    def paths(local: str, box: bool = False) -> list[str]:
+        query = image_query(thing, (0, 0, 240, 240) if box else None)
+        found = search(store, HistogramDescriber(), [query], SearchOptions(top=3, local=local))
+        return [one.path for one in found]
+
+    assert "grey.png" not in paths("off")
+    assert paths("on")[0] == paths("on", box=True)[0] == "grey.png"
+    store.close()
