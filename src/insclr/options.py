@@ -210,7 +210,7 @@ class SearchOptions(RankingOptions, StoreModelOptions):
     top: int = option(20, "Most results.")
     min_score: float = option(0.0, "Least calibrated score, 0 to 1.")
     local: str = option(
-        "auto", "Use matched points: auto (where the store's test says they help), on or off."
+        "auto", "Use matched points: auto (where the store's test found that they help), on or off."
     )
     where: str = option("", 'Filter on metadata, e.g. "year >= 1900 and room = attic".')
     aggregate: str = "mean"  # psi of the paper, over the images of a query set: mean or max
