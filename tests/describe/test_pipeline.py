@@ -12,7 +12,7 @@ from torch.nn import functional
 from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.views import Fit, fit_image
 from insclr.describe.pipeline import Request, describe_files, descriptor_settings
-from insclr.engine.engine import Output
+from insclr.engine.engine import Output, images_at_once
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork, create_network
@@ -49,6 +49,17 @@ def odd_shapes(tmp_path: Path) -> ImageList:
     for i, (width, height) in enumerate([(80, 60), (60, 80), (80, 60), (64, 64), (120, 40)]):
         Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
     return list_images(tmp_path)
+
+
+def test_an_engine_sees_fewer_large_images_at_once() -> None:
+    """As many pixels as its batch of images of 224 px: memory stays flat."""
+
+    class Eight:
+        batch = 8
+
+    sides = (100, 224, 320, 448, 1024)
+    assert [images_at_once(Eight(), (side, side)) for side in sides] == [8, 8, 3, 2, 1]  # type: ignore[arg-type]
+    assert images_at_once(Eight(), (320, 240), (2**0.5, 1.0)) == 2  # type: ignore[arg-type]
 
 
 def test_at_their_own_size_photos_are_described_one_by_one_as_in_a_batch(

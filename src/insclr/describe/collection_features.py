@@ -25,7 +25,7 @@ from insclr.data.images import ImageList, Skipped
 from insclr.data.loader import Collection, ViewSpec, make_views
 from insclr.data.workers import in_threads
 from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
-from insclr.engine.engine import Engine, Output
+from insclr.engine.engine import Engine, Output, images_at_once
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
@@ -235,7 +235,8 @@ def _describe_batch(
 
 
 def _run(engine: Engine, output: Output, images: Tensor) -> Tensor:
-    parts = (engine.run(part.numpy(), (output,))[0] for part in images.split(engine.batch))
+    step = images_at_once(engine, images.shape[2:])
+    parts = (engine.run(part.numpy(), (output,))[0] for part in images.split(step))
     return torch.cat([torch.from_numpy(part).flatten(1).half() for part in parts])
 
 

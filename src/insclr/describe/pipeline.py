@@ -24,7 +24,7 @@ from insclr.data.images import ImageList, Skipped, list_images
 from insclr.data.views import Fit, Pixels, descriptor_views
 from insclr.data.workers import default_workers, in_threads
 from insclr.describe.map_features import MapPooling, map_regions
-from insclr.engine.engine import Engine, Features, Output, unit_rows
+from insclr.engine.engine import Engine, Features, Output, images_at_once, unit_rows
 from insclr.engine.opened import OpenedModel, open_in_memory
 from insclr.errors import UserError
 from insclr.files import content_hash
@@ -86,8 +86,6 @@ def only_last_layer(recipe: Recipe) -> bool:
 
 
 _ALL_PIXELS = 2**31 - 1  # longer than any image
-# An engine sees at most so many pixels at once, at the largest scale: what it holds meanwhile is many times that.
-_RUN_PIXELS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -196,12 +194,6 @@ def as_opened(model: "Model | OpenedModel", settings: DescriptorRecipe | None = 
     return open_in_memory(model, settings=lambda remembered: settings or remembered)
 
 
-def images_at_once(sides: Sequence[int], scales: Sequence[float] = (1.0,)) -> int:
-    """How many images of these sides, at these scales, an engine is to see at once."""
-    largest = max(1.0, *scales) ** 2 * sides[0] * sides[1]
-    return max(1, int(_RUN_PIXELS // largest))
-
-
 def decoded_longest(settings: DescriptorRecipe) -> int:
     """The longest side that a whole image needs for its views, so that more need not be decoded.
 
@@ -288,7 +280,7 @@ def _run_views(engine: Engine, views: Iterable[_View], request: Request, found: 
     output: Output = "pooled" if request.cache is not None else request.output
     pooled: dict[int, list[Features]] = defaultdict(list)  # by row, for the cache
     for (shape, with_regions), group in alike.items():
-        step = images_at_once(shape[1:], request.settings.scales)
+        step = images_at_once(engine, shape[1:], request.settings.scales)
         for start in range(0, len(group), step):
             some = group[start : start + step]
             rows, stack = [view.row for view in some], np.stack([view.pixels for view in some])

@@ -15,6 +15,7 @@ EngineName = Literal["torch", "onnx", "openvino"]
 # descriptor (B, dim). "early" is the map that enters the late layers, from a graph of its own.
 Output = Literal["map", "pooled", "descriptor", "early"]
 Features = NDArray[np.float32]
+_USUAL_SIDE = 224
 
 
 class Engine(Protocol):
@@ -81,6 +82,15 @@ class GraphEngine(ABC):
     @abstractmethod
     def _infer(self, pixels: Features, needed: Sequence[str]) -> list[Features]:
         """The outputs of the graph with these names, in its own order."""
+
+
+def images_at_once(engine: Engine, sides: Sequence[int], scales: Sequence[float] = (1.0,)) -> int:
+    """How many images of these sides, at these scales, an engine is to see at once.
+
+    As many pixels as its batch has at a usual size: what it holds meanwhile is many times that.
+    """
+    largest = max(1.0, *scales) ** 2 * sides[0] * sides[1]
+    return max(1, min(engine.batch, int(engine.batch * _USUAL_SIDE**2 // largest)))
 
 
 def unit_rows(rows: Features) -> Features:
