@@ -86,8 +86,8 @@ def test_no_image_is_lost_between_threads(photos: Callable[..., Path]) -> None:
     assert report.formats == {"JPEG": 8}
 
 
-def test_the_usual_side_is_that_of_a_square_with_as_many_pixels(tmp_path: Path) -> None:
-    for number, size in enumerate([(400, 100), (200, 200), (50, 50)]):  # sides 200, 200 and 50
+def test_the_usual_side_is_the_longest_of_the_usual_photo(tmp_path: Path) -> None:
+    for number, size in enumerate([(400, 100), (150, 200), (50, 50)]):
         Image.new("RGB", size).save(tmp_path / f"{number}.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
     assert usual_side(list_images(tmp_path)) == 200

@@ -54,7 +54,7 @@ def test_the_size_with_the_most_stable_neighbours_is_chosen(hundred: ImageList) 
     recipe, why = fit_size(load_recipe("fast"), hundred)
     shares = {int(size): float(share) for share, size in re.findall(r"([\d.]+)% at (\d+) px", why)}
     assert len(shares) >= 2
-    assert set(shares) <= {32, 48, 64}  # 96 px would enlarge photos of 60 px more than 1.2 times
+    assert set(shares) <= {32, 48}  # photos of 60 px are not enlarged
     best = max(shares, key=lambda size: shares[size])
     assert why.startswith(f"views of {best} px")
     assert sizes(recipe) == {best, 0}

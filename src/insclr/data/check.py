@@ -127,11 +127,11 @@ def _digest(file: Path) -> str | None:
 
 
 def usual_side(images: ImageList) -> float:
-    """Side of a square with as many pixels as the usual photo (the median of some); 0 if none is readable."""
+    """The longest side of the usual photo (the median of some) in pixels; 0 if none is readable."""
     some = range(0, len(images), max(1, len(images) // _HEADERS))
     sides = []
     for number in some:
         with suppress(BadImage):
             header = read_header(images.file(number))
-            sides.append((header.width * header.height) ** 0.5)
+            sides.append(max(header.width, header.height))
     return statistics.median(sides) if sides else 0.0

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 _SIZES = (160, 224, 320, 448)
 _TRANSFORMER = 224  # what most are trained at; larger views were measured with ConvNets only
-_ENLARGED = 1.2  # most that the usual photo is enlarged, but for the smallest size
 _FEW = 100  # photos, below which neighbourhoods show little: the photos' pixels decide
 _USUAL = 320  # largest size that is taken without a sample
 _SAMPLE = 250
@@ -43,9 +42,9 @@ def fit_size(
     if not recipe.large_size:
         return recipe, ""
     of_transformer = recipe.network.pooling == "cls"
-    largest = min(recipe.large_size, _TRANSFORMER) if of_transformer else recipe.large_size
-    side = usual_side(images)
-    fitting = [size for size in _SIZES if size <= min(largest, _ENLARGED * side)]
+    # Views larger than the photos lose mAP, which the share does not show.
+    largest = min(recipe.large_size, usual_side(images), _TRANSFORMER if of_transformer else _SIZES[-1])
+    fitting = [size for size in _SIZES if size <= largest]
     if len(images) >= _FEW and len(fitting) > 1 and not of_transformer:
         try:
             with working("choosing the size of views"):
@@ -57,7 +56,7 @@ def fit_size(
             listed = ", ".join(f"{shares[size]:.1%} at {size} px" for size in sorted(shares))
             why = f"views of {best} px, where they keep most neighbours of their photo ({listed})"
             return recipe.at_size(best), why
-    best = max(size for size in _SIZES if size <= min(largest, _USUAL, side) or size == _SIZES[0])
+    best = max(size for size in _SIZES if size <= min(largest, _USUAL) or size == _SIZES[0])
     return recipe.at_size(best), f"views of {best} px, by the pixels of the photos"
 
 
@@ -65,7 +64,7 @@ def _try_sizes(
     recipe: Recipe, images: ImageList, fitting: list[int], engine: str, device: torch.device | str
 ) -> dict[int, float]:
     """The share of neighbours that views keep, by size: from the second one up until it falls, else of the first."""
-    sample = images.subset(range(0, len(images), -(-len(images) // _SAMPLE)))
+    sample = images.subset(sorted({number * len(images) // _SAMPLE for number in range(_SAMPLE)}))
     network, first = create_network(recipe.network).to(device), recipe.rounds[0]
     workers = recipe.workers if recipe.workers >= 0 else default_workers()
     collection = Collection(sample, workers, Skipped())
