@@ -1,8 +1,9 @@
 """Choose the side of a run's views: by the pixels of the photos, and by a sample described at several sizes."""
 
-import logging
+import re
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,10 +22,10 @@ from insclr.ranks import Ranks
 from insclr.recipe import Recipe
 from insclr.training.state import view_spec
 
-logger = logging.getLogger(__name__)
-
 _SIZES = (160, 224, 320, 448)
-_TRANSFORMER = 224  # what most are trained at; larger views were measured with ConvNets only
+# What most transformers are trained at: larger views were measured with ConvNets only, and some cannot take them.
+_OF_TRANSFORMERS = 224
+_TRANSFORMERS = r"vit_|deit|beit|cait|eva|swin|xcit"
 _FEW = 100  # photos, below which neighbourhoods show little: the photos' pixels decide
 _USUAL = 320  # largest size that is taken without a sample
 _SAMPLE = 250
@@ -41,17 +42,16 @@ def fit_size(
     """
     if not recipe.large_size:
         return recipe, ""
-    of_transformer = recipe.network.pooling == "cls"
+    transformer = re.match(_TRANSFORMERS, recipe.network.backbone)
     # Views larger than the photos lose mAP, which the share does not show.
-    largest = min(recipe.large_size, usual_side(images), _TRANSFORMER if of_transformer else _SIZES[-1])
+    largest = min(recipe.large_size, usual_side(images), _OF_TRANSFORMERS if transformer else _SIZES[-1])
     fitting = [size for size in _SIZES if size <= largest]
-    if len(images) >= _FEW and len(fitting) > 1 and not of_transformer:
-        try:
-            with working("choosing the size of views"):
-                shares = _try_sizes(recipe, images, fitting, engine, device)
-        except UserError:
-            logger.debug("no photo of the sample can be read: the run reports it")
-        else:
+    if len(images) >= _FEW and len(fitting) > 1 and not transformer:
+        shares: dict[int, float] = {}
+        # No photo of the sample can be read, or the network takes no view of this size: the run reports the former.
+        with working("choosing the size of views"), suppress(UserError):
+            _try_sizes(recipe, images, fitting, shares, engine, device)
+        if shares:
             best = max(shares, key=lambda size: shares[size])
             listed = ", ".join(f"{shares[size]:.1%} at {size} px" for size in sorted(shares))
             why = f"views of {best} px, where they keep most neighbours of their photo ({listed})"
@@ -61,14 +61,18 @@ def fit_size(
 
 
 def _try_sizes(
-    recipe: Recipe, images: ImageList, fitting: list[int], engine: str, device: torch.device | str
-) -> dict[int, float]:
-    """The share of neighbours that views keep, by size: from the second one up until it falls, else of the first."""
+    recipe: Recipe,
+    images: ImageList,
+    fitting: list[int],
+    shares: dict[int, float],
+    engine: str,
+    device: torch.device | str,
+) -> None:
+    """Note the share of neighbours that views keep: from the second size up until it falls, else at the first."""
     sample = images.subset(sorted({number * len(images) // _SAMPLE for number in range(_SAMPLE)}))
     network, first = create_network(recipe.network).to(device), recipe.rounds[0]
     workers = recipe.workers if recipe.workers >= 0 else default_workers()
     collection = Collection(sample, workers, Skipped())
-    shares: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         features = CollectionFeatures(recipe.network, collection, Path(scratch), Ranks(), engine)
 
@@ -88,12 +92,13 @@ def _try_sizes(
                 break
         if max(shares, key=lambda size: shares[size], default=fitting[1]) == fitting[1]:
             shares[fitting[0]] = share_at(fitting[0])
-    return shares
 
 
 def share_kept(found: PooledFeatures, neighbours: int = _NEIGHBOURS) -> float:
     """Mean share of a photo's nearest other photos that are among the nearest of its augmented view too."""
     plain, view = (functional.normalize(rows.float(), dim=1) for rows in (found.plain, found.views[0]))
-    own, k = torch.arange(len(plain)), min(neighbours, len(plain) - 1)
-    of_photo, of_view = (nearest(rows, plain, k, own=own)[1] for rows in (plain, view))
+    if len(plain) <= neighbours:
+        return 0.0
+    own = torch.arange(len(plain))
+    of_photo, of_view = (nearest(rows, plain, neighbours, own=own)[1] for rows in (plain, view))
     return float((of_photo[:, :, None] == of_view[:, None, :]).any(2).float().mean())
