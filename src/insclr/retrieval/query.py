@@ -42,6 +42,7 @@ class Query:
     decode: Callable[[int], tuple[Image.Image, Box | None]]
     hash: str = ""  # of the file's content; empty for a part of an image and for an image in memory
     stored: tuple[Store, Row] | None = None  # the row that it is, where the whole image is meant
+    part_of: tuple[Store, Row] | None = None  # the row that it is a part of
 
     def descriptor(self, store: Store, describer: Describer, *, own_size: bool = False) -> Descriptors:
         """The unit descriptor (1, dim) to search the store with; a row of the store itself needs no network."""

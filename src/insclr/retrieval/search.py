@@ -143,6 +143,8 @@ def search(
     # One by one, so that one decoded image is held at a time.
     vectors = np.concatenate([one.descriptor(store, describer, own_size=own_size) for one in queries])
     hashes = {one.hash for one in queries if one.hash}
+    wholes = [one.part_of[1] for one in queries if one.part_of is not None and one.part_of[0] is store]
+    hashes |= {row.image.hash for row in wholes}
     most = min(MAX_TOP, _SPARE * options.top + len(hashes))
     local = local_evidence_of(store, options.local)
     depth = max(most, _SHORTLIST if options.rerank else 0, VERIFIED if local else 0)
@@ -153,11 +155,27 @@ def search(
     else:
         ids, similarities = _nearest(store, vectors, depth, where, options.aggregate)
         found = Results(ids[ids >= 0], similarities[ids >= 0])
+        found = _put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
     if options.reranker:
         found = _rerank(store, vectors, found, options.reranker)
     elif local is not None:
         found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
     return _make_matches(store, found, most, options, hashes)
+
+
+def _put_first(
+    store: Store, queries: Descriptors, found: Results, own: Sequence[int], *, only_found: bool
+) -> Results:
+    """The results with the images that queries are parts of in front, which may look unlike their part."""
+    own = [one for one in dict.fromkeys(own) if not only_found or one in found.ids]
+    if not own:
+        return found
+    similarities = (store.descriptors(own) @ _join_queries(queries)[0]).astype(np.float32)
+    rest = ~np.isin(found.ids, own)
+    return Results(
+        np.concatenate([np.array(own, dtype=np.int64), found.ids[rest]]),
+        np.concatenate([similarities, found.similarities[rest]]),
+    )
 
 
 def _nearest(

@@ -149,7 +149,9 @@ class QueryDecoder:
 def row_query(decoder: QueryDecoder, home: ServedStore, row: Row, box: Box | None = None) -> Query:
     """A row of a served store, or a part of its image, as a query."""
     decode = partial(decoder.decode, home.file(row), row.image.path, box)
-    return Query(decode) if box else Query(decode, row.image.hash, (home.store, row))
+    if box:
+        return Query(decode, part_of=(home.store, row))
+    return Query(decode, row.image.hash, (home.store, row))
 
 
 @contextmanager
