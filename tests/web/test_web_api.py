@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import struct
 import threading
 import zlib
@@ -19,7 +20,7 @@ from insclr.errors import UserError
 from insclr.store import StoreUnavailable
 from insclr.web.served import ServedStore
 from insclr.web.server import open_served, serve
-from insclr.web.settings import ServeOptions
+from insclr.web.settings import ServeOptions, draw_qr_code
 
 
 def picture_of(collection: ServedStore, path: str) -> bytes:
@@ -368,4 +369,8 @@ def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Pa
 def test_the_address_to_open() -> None:
     assert ServeOptions().address == "http://127.0.0.1:8000/"
     assert ServeOptions(host="::1", token="12345678").address == "http://[::1]:8000/"
+    everywhere = ServeOptions(host="0.0.0.0", token="12345678").address
+    assert re.fullmatch(r"http://\d+\.\d+\.\d+\.\d+:8000/", everywhere)
+    assert "0.0.0.0" not in everywhere
+    assert draw_qr_code(everywhere).count("\n") > 10
     assert np.all([ServeOptions(host=one).local for one in ("127.0.0.1", "localhost", "::1")])

@@ -239,6 +239,32 @@ def duplicates(
 
 
 @command
+def bursts(
+    store: StoreName,
+    seconds: Annotated[float, typer.Option(help="Most seconds from a photo to the next.", min=0.0)] = 3.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line a burst.")] = False,
+) -> None:
+    """Photos that a camera took seconds apart, the best of each marked by *; nothing is deleted."""
+    from insclr.data.table import one_line
+    from insclr.retrieval.bursts import find_bursts
+    from insclr.store import open_store
+
+    with closing(open_store(store)) as opened:
+        found = find_bursts(opened, seconds)
+    for burst in found:
+        paths = [row.image.path for row in burst.rows]
+        if as_json:
+            typer.echo(json.dumps({"photos": paths, "best": burst.best.image.path}))
+        else:
+            marks = ("*" if row is burst.best else " " for row in burst.rows)
+            typer.echo("\n".join(f"{mark} {one_line(path)}" for mark, path in zip(marks, paths, strict=True)))
+    if not as_json:
+        typer.echo(
+            f"{len(found)} burst{'' if len(found) == 1 else 's'} of photos at most {seconds:g} seconds apart"
+        )
+
+
+@command
 def cluster(
     store: StoreName,
     out: Annotated[Path, typer.Option(help="Folder for clusters.csv and the contact sheets.")],
@@ -289,10 +315,7 @@ def serve(
 
     own = with_weights(options.model, options.weights)
     stores = open_served([store, *([before] if before else [])], [own], options.device, options.engine)
-    # Only a token that nobody has seen yet is shown.
-    query = f"?token={options.token}" if options.make_token else "?token=..." if options.token else ""
-    typer.echo(f"open {options.address}{query} (Ctrl-C stops it)")
-    serve_page(stores, options)
+    serve_page(stores, options, lambda: typer.echo(options.announcement))
 
 
 @command

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,13 +93,13 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
 def _answer_requests(app: "FastAPI") -> None:
     """The API."""
     from insclr.web.api import api
-    from insclr.web.history_api import history_api
+    from insclr.web.history_api import history_api, names_api
     from insclr.web.photos_api import photos_api
     from insclr.web.teach_api import teach_api
     from insclr.web.things_api import things_api
     from insclr.web.why import why_api
 
-    for router in (api, why_api, things_api, photos_api, history_api, teach_api):
+    for router in (api, why_api, things_api, photos_api, history_api, names_api, teach_api):
         app.include_router(router)
 
 
@@ -186,8 +186,13 @@ def open_served(
     return found
 
 
-def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
-    """Serve until interrupted, and end soon after; UserError when the port is taken."""
+def serve(
+    stores: Sequence["ServedStore"], settings: ServeOptions, listening: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until interrupted, and end soon after; UserError when the port is taken.
+
+    `listening` is called once the port is open.
+    """
     app = create_app(stores, settings)
     import uvicorn
 
@@ -205,6 +210,8 @@ def serve(stores: Sequence["ServedStore"], settings: ServeOptions) -> None:
             raise UserError(
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror}): give another --port"
             ) from error
+        listener.listen(128)
+        listening()
         config = uvicorn.Config(
             app,
             http=make_protocol(settings.header_seconds, settings.write_seconds, connections, per_address),

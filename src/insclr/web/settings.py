@@ -1,8 +1,11 @@
 """The options of `insclr serve`."""
 
+import io
 import os
 import re
 import secrets
+import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from insclr.files import open_text
 from insclr.options import StoreModelOptions, option
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
+_EVERY = ("0.0.0.0", "::", "")
 TOKEN_VARIABLE = "INSCLR_TOKEN"
 
 
@@ -81,9 +85,40 @@ class ServeOptions(StoreModelOptions):
 
     @property
     def address(self) -> str:
-        """What to open in a browser, without the token."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        """What to open in a browser, without the token: where all interfaces are meant, that of the local network."""
+        host = _lan_host(self.host) if self.host in _EVERY else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/"
+
+    @property
+    def announcement(self) -> str:
+        """What to open, for people; for other devices, a QR code for their cameras too."""
+        # Only a token that nobody has seen yet is shown.
+        query = f"?token={self.token}" if self.make_token else "?token=..." if self.token else ""
+        lines = [f"open {self.address}{query} (Ctrl-C stops it)"]
+        if not self.local and sys.stdout.isatty():
+            lines.insert(0, draw_qr_code(self.address + (query if self.make_token else "")))
+        return "\n".join(lines)
+
+
+def draw_qr_code(address: str) -> str:
+    """The address as a QR code of block characters."""
+    import segno
+
+    written = io.StringIO()
+    segno.make(address, error="l").terminal(out=written, compact=True)
+    return written.getvalue()
+
+
+def _lan_host(every: str) -> str:
+    """The address of this machine in its network; where there is none, the given one."""
+    family, far = (socket.AF_INET6, "2001:db8::1") if ":" in every else (socket.AF_INET, "192.0.2.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((far, 9))  # chooses the interface and sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "::1" if ":" in every else "127.0.0.1"
 
 
 def find_token(file: Path | None, make: bool) -> str:
