@@ -42,6 +42,7 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/stores/{store}/history",
         "/api/stores/{store}/history/back",
         "/api/stores/{store}/history/again",
+        "/api/stores/{store}/names.csv",
         "/api/stores/{store}/undo",
         "/api/stores/{store}/teach/screen",
         "/api/stores/{store}/teach/answer",

@@ -190,3 +190,31 @@ def test_a_box_is_a_row_with_its_part_and_its_whole_photo(tmp_path: Path) -> Non
         assert client.get(found[0]["picture"].replace("picture", "original")).status_code == 404
         matches = client.post("/api/search", data={"rows": found[1]["ref"]}).json()["matches"]
         assert [one["part"] for one in matches] == [[0.5, 0, 1, 1], [0, 0, 0.5, 1]]
+
+
+def test_names_go_out_as_a_table_and_come_back_in_one_step(client: TestClient) -> None:
+    ask(client, "photos/name", refs=refs_of(client, "1"), name="=Mug")
+    table = client.get(f"{BASE}/names.csv").content.decode("utf-8-sig")
+    assert table.splitlines()[:2] == ["path,name,by", "1/0.png,'=Mug,person"]
+    edited = table.replace("1/0.png,'=Mug", "1/0.png,Cup") + "3/0.png,Cup,\nnowhere.png,Cup,\n4/0.png,,\n"
+    answer = client.post(f"{BASE}/names.csv", content=edited, headers={"content-type": "text/csv"})
+    assert answer.json() == {"named": 2, "unchanged": 7, "unknown": ["nowhere.png"]}
+    named = {one["path"]: one["thing"] for one in listed(client, show="named") if one["by"] == "person"}
+    assert (named["1/0.png"], named["3/0.png"], named["1/1.png"]) == ("Cup", "Cup", "=Mug")
+    assert len(client.get(f"{BASE}/history").json()["steps"]) == 2
+    ask(client, "undo")
+    assert {one["thing"] for one in listed(client, show="named")} == {"=Mug"}
+    refused = client.post(f"{BASE}/names.csv", content="a,b\n", headers={"content-type": "text/csv"})
+    assert refused.status_code == 400
+    assert refused.json()["detail"].startswith('the table: no column "path"')
+
+
+def test_a_part_of_a_photo_of_the_store_finds_that_photo_first(client: TestClient) -> None:
+    refs = [one["ref"] for one in listed(client)]
+    for ref in refs[::7]:
+        # The narrow upper part has one colour: photos of other things may be more similar to it.
+        form = {"rows": ref, "row_boxes": "0,0,1,0.1", "box_unit": "fraction", "top": "5"}
+        matches = client.post("/api/search", data=form).json()["matches"]
+        assert (matches[0]["ref"], matches[0]["is_query"]) == (ref, True)
+        assert not any(one["is_query"] for one in matches[1:])
+        assert len(matches) == 6

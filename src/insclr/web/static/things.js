@@ -108,7 +108,32 @@ async function renderThing(id) {
     element("p", { class: "hint" }, ["Open a photo to see it large. Tick photos (on a phone: press long) to take them out, to make a new thing of them, or to add them to another."]),
     element("div", { class: "tiles", id: "photos" }, tiles.map((one, i) => makeTile(one, i, actions))),
   );
+  if (thing.proposals?.length) byId("photos").before(proposals(thing));
+  if (thing.other_part?.length) byId("thing-facts").append(" · ", button(`Choose the ${thing.other_part.length} that differ`, () => chooseOnly(thing.other_part), { class: "link", id: "choose-part" }));
   if (!thing.name) name.focus({ preventScroll: true });
+}
+
+// Photos that look like the thing and wait for a person: the chosen ones among them, else all, are confirmed or rejected.
+function proposals(thing) {
+  const found = thing.proposals.map((one) => ({ ...one, fingerprint: thing.fingerprint }));
+  tiles.push(...found);
+  const judge = (same) => {
+    const some = found.filter((one) => chosen.has(one.ref));
+    const refs = (some.length ? some : found).map((one) => one.ref).slice(0, 500);
+    change(() => feedback.judgeProposals(thing, refs, same));
+  };
+  return element("section", { class: "proposals", id: "proposals", "aria-labelledby": "proposals-title" }, [
+    element("h2", { id: "proposals-title" }, [`${counted(found.length, "photo")} look${found.length === 1 ? "s" : ""} like ${thing.name || "this thing"}: check`]),
+    element("p", { class: "hint" }, ["Tick some to decide about these alone."]),
+    element("div", { class: "acts" }, [button("They show it", () => judge(true), { class: "primary", id: "confirm" }), button("They do not", () => judge(false), { id: "reject" })]),
+    element("div", { class: "tiles" }, found.map((one, i) => makeTile(one, i, actions))),
+    element("h2", {}, ["Its photos"]),
+  ]);
+}
+
+function chooseOnly(refs) {
+  chosen.clear();
+  for (const one of tiles) if (refs.includes(one.ref)) chosen.toggle(one);
 }
 
 function chooseAll() {
