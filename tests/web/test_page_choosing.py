@@ -84,6 +84,19 @@ def test_results_are_chosen_by_tick_range_and_key_and_named_together(
     assert not shop.all(".tile .badge.thing")
 
 
+def test_not_this_leaves_the_results(shop: Page, collection: ServedStore) -> None:
+    paths = shop.open("?photo=0:1")
+    tick(shop, 2)
+    left = shop.after(lambda: shop.one("#choose-remove").click())
+    assert left == [path for path in paths if path != paths[2]]
+    assert [link.same for link in read_feedback(collection.store).links] == [False]
+    # A photo of this computer is not in the store: it is left out of this search alone.
+    before = shop.upload(collection.store.info.root / "2" / "3.png")
+    tick(shop, 1)
+    assert before[1] not in shop.after(lambda: shop.one("#choose-remove").click())
+    assert len(read_feedback(collection.store).links) == 1
+
+
 def test_a_long_press_chooses_and_then_a_tap_does(shop: Page) -> None:
     with shop.phone():
         visit(shop, "photos", ".tile .tick")

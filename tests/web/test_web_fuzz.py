@@ -38,6 +38,7 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/stores/{store}/photos/things",
         "/api/stores/{store}/photos/name",
         "/api/stores/{store}/photos/remove",
+        "/api/stores/{store}/photos/different",
         "/api/stores/{store}/photos/zip",
         "/api/stores/{store}/history",
         "/api/stores/{store}/history/back",

@@ -218,3 +218,20 @@ def test_a_part_of_a_photo_of_the_store_finds_that_photo_first(client: TestClien
         assert (matches[0]["ref"], matches[0]["is_query"]) == (ref, True)
         assert not any(one["is_query"] for one in matches[1:])
         assert len(matches) == 6
+
+
+def test_a_photo_that_is_something_else_leaves_the_results_of_a_search(client: TestClient) -> None:
+    query, other, *_ = refs_of(client, "1")
+
+    def found(ref: str) -> list[str]:
+        return [one["ref"] for one in client.post("/api/search", data={"rows": ref}).json()["matches"]]
+
+    assert other in found(query)
+    ask(client, "photos/different", query=query, refs=[other])
+    assert other not in found(query)
+    assert query not in found(other)[1:]
+    third = refs_of(client, "1")[2]
+    assert other in found(third)
+    ask(client, "undo")
+    assert other in found(query)
+    ask(client, "photos/different", 422, query=query, refs=[query])

@@ -29,8 +29,8 @@ from insclr.web.answers import (
     picture_answer,
 )
 from insclr.web.limits import ClientGone, run_limited
-from insclr.web.queries import QueryForm, query_form
-from insclr.web.served import Refused, Served
+from insclr.web.queries import QueryForm, find_row, query_form
+from insclr.web.served import Refused, Served, ServedStore
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
@@ -152,6 +152,9 @@ def _answer(
         matches = search_store(home.store, home.describer, query.queries(served, gone), options)
     except UnreadableQuery as bad:
         raise Refused(404, str(bad)) from bad
+    if apart := _told_apart(served, home, query):
+        hashes = {row.id: row.image.hash for row in home.store.rows([match.id for match in matches])}
+        matches = [match for match in matches if match.is_query or hashes.get(match.id) not in apart]
     names = home.feedback.names([match.id for match in matches])
     root = served.settings.root_path
     return SearchAnswer(
@@ -163,6 +166,16 @@ def _answer(
         milliseconds=round((time.perf_counter() - began) * 1000, 1),
         matches=[match_answer(store, match, root, names.get(match.id, "")) for match in matches],
     )
+
+
+def _told_apart(served: Served, home: ServedStore, query: QueryForm) -> set[str]:
+    """The contents that people marked as something else than a row of the query."""
+    feedback = home.feedback.read()
+    if not feedback.links or not query.rows:
+        return set()
+    own = {find_row(served, ref)[1].image.hash for ref, _ in query.rows}
+    pairs = [(link.one, link.other) for link in feedback.links if not link.same]
+    return {b for a, b in pairs if a in own} | {a for a, b in pairs if b in own}
 
 
 @api.get("/stores/{store}/sample", responses=ERRORS)

@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from insclr.data.images import natural_key
+from insclr.feedback.entries import answer
 from insclr.feedback.name_photos import name_photos, take_out_photos
 from insclr.feedback.names import Gallery, ShownThing
 from insclr.retrieval.score import score_curve_of
@@ -25,6 +26,7 @@ from insclr.web.things_api import (
     ChosenPhotos,
     Done,
     Name,
+    Ref,
     ThingAnswer,
     ThingPage,
     row_of,
@@ -73,6 +75,12 @@ class NamedPhotos(ChosenPhotos):
 
     thing: str = Field("", pattern=f"{ID_PATTERN}|^$")
     name: Name = ""
+
+
+class DifferentPhotos(ChosenPhotos):
+    """Photos that show other things than the photo that was searched for."""
+
+    query: Ref
 
 
 class LikelyThing(ThingAnswer):
@@ -140,6 +148,18 @@ def name_chosen(served: Offer, store: StoreNumber, body: NamedPhotos) -> Done:
     act = name_photos(home.feedback.gallery(), _rows(served, home, body), body.name, body.thing)
     home.feedback.append(act.entries)
     return Done(id=act.thing, message=act.message)
+
+
+@photos_api.post("/different", responses=WRITE_ERRORS)
+def tell_apart(served: Offer, store: StoreNumber, body: DifferentPhotos) -> Done:
+    """Keep that photos show other things than a photo that was searched for: they leave its results."""
+    home = served.store(store)
+    query = row_of(served, home, body.query).image.hash
+    images = [row.image.hash for row in _rows(served, home, body)]
+    if query in images:
+        raise Refused(422, "a photo cannot differ from itself")
+    home.feedback.append([answer(query, [], images, body.fingerprint)])
+    return Done(id="", message=f"{len(images)} marked as something else")
 
 
 @photos_api.post("/remove", responses=WRITE_ERRORS)

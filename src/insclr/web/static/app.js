@@ -16,7 +16,7 @@ import { Viewer } from "./viewer.js";
 
 const FIRST = 60;
 const UNASKED = { filters: [], where: "", rerank: "", least: 0, join: "mean", store: 0, view: null };
-const state = { query: [], at: 0, top: FIRST, ...UNASKED };
+const state = { query: [], at: 0, top: FIRST, without: new Set(), ...UNASKED };
 let running = null;
 let searched = ""; // what the results answer
 let restored = 0; // how often the page followed the history
@@ -25,7 +25,16 @@ let viewPushed = false; // the open photo is a step of the history that closing 
 const named = () => (state.query.length ? run() : showGallery());
 const chosen = new Chosen({
   changed: named, search: (matches) => ask(matches.slice(0, bar.about.limits.queries).map(fromMatch)), originals: () => bar.about.originals,
+  remove: { label: "Not this", does: (_, asked) => notThis(asked) },
 });
+
+// Photos that show something else leave the results. It is kept for a photo of the store, not for one of this computer.
+function notThis(asked) {
+  const photo = state.query.find((one) => one.ref);
+  if (photo) return feedback.tellApart(asked, photo.ref);
+  for (const ref of asked.refs) state.without.add(ref);
+  return { id: "", message: `${counted(asked.refs.length, "photo")} left out of this search` };
+}
 const actions = {
   chosen,
   renamed: named,
@@ -67,6 +76,7 @@ function addAll(items) {
 // A new query starts at the top; filters and order stay, except on the way back to the start page.
 function ask(query, at = 0) {
   byId("notice").hidden = true;
+  state.without.clear();
   change({ query, at, ...(query.length ? {} : { ...UNASKED, store: state.store }) });
   window.scrollTo({ top: 0, behavior: "instant" });
 }
@@ -199,9 +209,9 @@ async function run() {
 }
 
 function show(answer) {
-  const { matches } = answer;
+  const matches = answer.matches.filter((one) => !state.without.has(one.ref));
   showMistake("");
-  const more = matches.length >= state.top && state.top < bar.about.limits.top;
+  const more = answer.matches.length >= state.top && state.top < bar.about.limits.top;
   loadMore.hidden = !more;
   results.show(matches, end);
   const counts = countBands(matches);

@@ -31,6 +31,7 @@ export const history = (offset = 0, count = 50) => get(`history?offset=${offset}
 export const photos = (query) => get(`photos?${new URLSearchParams(query)}`);
 export const likelyThings = ({ refs, fingerprint }, unnamed = false) => post(`photos/things?unnamed=${unnamed}`, { refs, fingerprint });
 export const namePhotos = ({ refs, fingerprint }, what) => post("photos/name", { refs, fingerprint, thing: what.thing ?? "", name: what.thing ? "" : what.name });
+export const tellApart = ({ refs, fingerprint }, query) => post("photos/different", { refs, fingerprint, query });
 export const removePhotos = ({ refs, fingerprint }) => post("photos/remove", { refs, fingerprint });
 export const zip = ({ refs, fingerprint }) => readBlob(sent("photos/zip", { refs, fingerprint }));
 

@@ -158,7 +158,12 @@ addEventListener("keydown", (event) => {
   const does = { a: () => give(refs()), n: () => give([]), s: skip, Enter: () => !event.target.closest("button") && tapped().length && give(tapped()) }[event.key];
   if (does) does();
 });
-const anew = () => attempt(feedback.screen).then(async (first) => {
+function fail(error) {
+  byId("count").textContent = error.message;
+  document.querySelector("#asking h1").textContent = "The questions cannot be shown";
+}
+
+const anew = () => feedback.screen().catch(fail).then(async (first) => {
   show(first);
   showProof(await feedback.sample().catch(() => null));
 });
