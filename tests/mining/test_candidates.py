@@ -61,7 +61,7 @@ def test_thresholds_are_measured_on_own_views_and_come_with_their_reason() -> No
     seen = combine_views(plain, normalize(plain + 0.5 * _unit(2, 500, 16, seed=1), dim=2), voted=True)
     pool = build_pool(seen.deciding, 40)
     own = measure_own_views(seen, random_pairs(seen.deciding), pool.ids, 12)
-    found, reasons = measure_thresholds("D", own, InstanceSize(12))
+    found, reasons = measure_thresholds("D", own, InstanceSize(12, reach=24))
     assert found.similarity == own.threshold
     assert found.mined == pytest.approx(0.9 * own.shared)
     assert (found.k, found.reach) == (6, 24)

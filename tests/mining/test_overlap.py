@@ -36,9 +36,19 @@ def _things(sizes: list[int], spread: float, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("pictures", [3, 10, 30])
-def test_the_estimate_follows_the_number_of_pictures_of_a_thing(pictures: int) -> None:
-    ids = _pool(_things([pictures] * (600 // pictures), spread=0.7), 100)
-    assert pictures / 3 <= estimate_size(ids).core <= pictures  # half of them, on a coarse scale
+def test_a_query_set_is_smaller_than_a_thing_and_no_picture_of_it_is_a_negative(pictures: int) -> None:
+    size = estimate_size(_pool(_things([pictures] * (600 // pictures), spread=0.7), 100))
+    assert 2 <= size.core <= pictures
+    assert size.reach >= pictures
+
+
+def test_families_of_mostly_single_images_do_not_make_the_query_set_large() -> None:
+    # Twelve families of fifty things; ten things of each have four pictures, forty have one.
+    families = torch.randn(12, 1, 64, generator=torch.Generator().manual_seed(0))
+    things = families + 0.5 * torch.randn(12, 50, 64, generator=torch.Generator().manual_seed(1))
+    pictures = torch.cat([things[:, :10].repeat_interleave(4, 1), things[:, 10:]], 1).flatten(0, 1)
+    pictures += 0.6 * torch.randn(pictures.shape, generator=torch.Generator().manual_seed(2))
+    assert estimate_size(_pool(pictures, 200)).core <= 8
 
 
 def test_few_large_things_are_seen_whole_and_none_of_their_pictures_is_a_negative() -> None:

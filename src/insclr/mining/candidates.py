@@ -17,7 +17,7 @@ Variant = Literal["A", "C", "D-anchor", "D"]
 
 _LIKE_OWN_VIEW = 0.9  # share of the own views' overlap or similarity that a mined candidate must reach
 _DOUBTFUL_OVERLAP = 0.2  # share of common neighbours above which an unchosen pair is ignored
-_OF_AN_INSTANCE = 0.5  # share of an instance's images that are mined for each of them
+_OF_A_QUERY_SET = 0.5  # the most that is mined for an image
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def measure_thresholds(
     variant: Variant, own: OwnViews, size: InstanceSize
 ) -> tuple[Thresholds, tuple[str, ...]]:
     """The thresholds of a collection, and for the report why each is what it is."""
-    k = max(2, round(_OF_AN_INSTANCE * size.core))
+    k = max(2, round(_OF_A_QUERY_SET * size.core))
     if variant == "D-anchor":
         mined, why = own.between(_LIKE_OWN_VIEW), "nearly as similar as an image and its own view"
     else:
@@ -55,7 +55,7 @@ def measure_thresholds(
         f"reach = {found.reach}: so many of the nearest may show the same instance",
     ]
     if variant in ("D-anchor", "D"):
-        reasons += [f"mined = {mined:.3g}: {why}", f"k = {k}: half of the images of an instance"]
+        reasons += [f"mined = {mined:.3g}: {why}", f"k = {k}: half of a query set"]
     return found, tuple(reasons)
 
 
