@@ -75,7 +75,7 @@ class InstanceSize:
 
     core: int = 0  # in a query set (k); 0 where unknown
     whole: int = 0  # all of them, where instances stand apart; else 0
-    reach: int = _LEAST_IGNORED  # so many of an image's nearest may show the same instance, and are no negatives
+    reach: int = _LEAST_IGNORED  # so many of the nearest may show the same instance, and are no negatives
 
 
 UNKNOWN = InstanceSize()
