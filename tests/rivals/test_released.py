@@ -11,6 +11,8 @@ from torch import Tensor
 from helpers.seen_collection import batch_of, seen_collection
 from insclr.methods.method import Batch, RoundStart
 from insclr.recipe import load_recipe
+from insclr.tracking import read_metrics
+from insclr.training.run import train
 from insclr_rivals.released import Released, ReleasedSettings
 
 
@@ -189,3 +191,20 @@ def test_the_recipes_use_the_released_step(name: str) -> None:
     methods = [each.method for each in load_recipe(name).rounds]
     assert all(isinstance(one, ReleasedSettings) for one in methods)
     assert [one.memory for one in methods][-1] == "mined"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["released-gldv2", "released-instre"])
+def test_the_recipes_train_through_all_rounds(name: str, small_collection: Path, tmp_path: Path) -> None:
+    changes = (
+        "workers=0", "network.backbone=efficientnet_lite0", "network.dim=16", "descriptor.size=48",
+        "rounds.train=fc", "rounds.cached_views=1", "rounds.plain_size=48", "rounds.augmented_size=48",
+        "rounds.steps=3", "rounds.tuples=6", "rounds.method.pool=10",
+        "checkpoint_every=2",
+    )  # fmt: skip
+    if name == "released-gldv2":
+        changes += ("rounds.0.method.write_from=0", "rounds.0.method.read_from=1")
+    train(small_collection, tmp_path, name, changes=changes, labels=small_collection / "labels.csv")
+    records = read_metrics(tmp_path)
+    ends = [record["steps"] for record in records if record.get("event") == "end"]
+    assert ends == [3] * len(load_recipe(name).rounds)
+    assert 0 < records[-1]["map"] <= 100
