@@ -156,7 +156,9 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
         if shard_of("").first:
             with whole_file(kept) as scratch:
                 scratch.write_text(json.dumps(outcome.__dict__))
-    measured, described = _measure_all(model, entry, place, recipe, folder, out)
+    if entry.network == "trained" and not place.benchmarks:
+        return replace(outcome, measured={place.name: outcome.map})  # as the run measured it by the labels
+    measured, described = _measure_all(model, place, recipe, folder, out)
     return replace(outcome, measured=measured, described=described)
 
 
@@ -216,7 +218,7 @@ def _sizes(place: LabelledSet, recipe: Recipe) -> dict[str, Any]:
 
 
 def _measure_all(
-    model: str | Path, entry: Entry, place: LabelledSet, recipe: Recipe, folder: Path, out: Path
+    model: str | Path, place: LabelledSet, recipe: Recipe, folder: Path, out: Path
 ) -> tuple[dict[str, float], dict[str, str]]:
     """mAP by column, and how images were described; measured once and kept beside the run."""
     measured: dict[str, float] = {}
@@ -229,13 +231,11 @@ def _measure_all(
         if found:
             scales = ", ".join(f"{scale:.3g}" for scale in found["scales"])
             described[label] = f"{found['size']} px, {found['fit']}, scales {scales}"
-    if not place.benchmarks and entry.network != "trained":
+    if not place.benchmarks:
         given = {name: getattr(place.measuring, name) for name in ("device", "engine")}
         result = evaluate(model, place.labels, EvaluateOptions(**_sizes(place, recipe), **given))
         assert isinstance(result, LabelResult)
         measured = {place.name: result.map}
-    elif not place.benchmarks:
-        measured = {place.name: json.loads(folder.with_suffix(".json").read_text())["map"]}
     return measured, described
 
 
