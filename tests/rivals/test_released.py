@@ -195,7 +195,7 @@ def test_the_recipes_use_the_released_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["released-gldv2", "released-instre"])
 def test_the_recipes_train_through_all_rounds(name: str, small_collection: Path, tmp_path: Path) -> None:
-    changes = (
+    changes: tuple[str, ...] = (
         "workers=0", "network.backbone=efficientnet_lite0", "network.dim=16", "descriptor.size=48",
         "rounds.train=fc", "rounds.cached_views=1", "rounds.plain_size=48", "rounds.augmented_size=48",
         "rounds.steps=3", "rounds.tuples=6", "rounds.method.pool=10",
