@@ -98,6 +98,12 @@ def test_calibrated_numbers_come_with_their_reason(tmp_path):
     assert "Round 1: something < else" in page.text
 
 
+def test_the_size_of_views_comes_with_its_reason(tmp_path):
+    run = make_run(tmp_path)
+    (run / "options.json").write_text('{"size": "views of 320 px, by the pixels of the photos"}')
+    assert "Before round 1: views of 320 px, by the pixels of the photos." in Page(report(run)).text
+
+
 def test_settings_are_shown_with_the_comment_of_the_recipe(tmp_path):
     page = Page(report(make_run(tmp_path)))
     calibrated, fixed = page.text.split("Settings that the recipe fixed")

@@ -19,6 +19,13 @@ def test_the_plan_names_every_stage() -> None:
     assert resumed.line() == "plan: 1 of 2 rounds are done; 1 round of the last layer, the report"
 
 
+def test_the_plan_begins_with_the_size_of_views_until_a_round_is_done() -> None:
+    size = "views of 320 px, by the pixels of the photos"
+    new = Plan(load_recipe("fast"), images=601, size=size)
+    assert new.line() == f"plan: {size}; describe 601 photos, 2 rounds of the last layer, the report"
+    assert size not in Plan(load_recipe("fast"), images=601, done=1, size=size).line()
+
+
 def test_the_rest_of_a_run_is_never_longer_than_its_minutes_allow() -> None:
     plan = Plan(load_recipe("default", ("minutes=1",)), images=10_000)
     # 10,000 images in tuples of 64: an epoch is 157 steps, three times; five are 400 at most, twice; 0.02 s each
