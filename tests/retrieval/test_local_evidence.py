@@ -85,6 +85,7 @@ def test_the_curve_is_that_of_two_independent_observations() -> None:
     right = generator.random(8000) < scores
     proven = generator.random(8000) < np.where(right, 0.6, 0.05)
     curve = fit_evidence_curve(scores, np.where(proven, 20 + generator.random(8000), 0.0))
+    assert curve.informs
     assert curve.odds[0] == pytest.approx(np.log(0.4 / 0.95), abs=0.15)
     assert curve.ratio(20 + generator.random(500)).mean() == pytest.approx(np.log(0.6 / 0.05), abs=0.3)
     fused = curve.fuse(scores, np.where(proven, 20.5, 0.0))
@@ -99,6 +100,7 @@ def test_evidence_that_tells_nothing_changes_nothing() -> None:
     evidence = np.where(generator.random(4000) < 0.3, 30 * generator.random(4000), 0)
     curve = fit_evidence_curve(scores, evidence)
     assert np.abs(curve.odds).max() < 0.35
+    assert not curve.informs
     assert fit_evidence_curve(scores[:5], evidence[:5]) == DEFAULT_CURVE
 
 

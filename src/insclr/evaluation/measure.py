@@ -173,7 +173,10 @@ def learn_matched_points(
         ids = ids[ids != query]
         return ids, curve.score(rows[ids] @ rows[query])
 
-    return MatchedPoints(replace(local, curve=learn_curve(local, nearest)), curve, features, outlines)
+    learned = learn_curve(local, nearest)
+    if choice == "auto" and not learned.informs:
+        return None
+    return MatchedPoints(replace(local, curve=learned), curve, features, outlines)
 
 
 def rank_rows(

@@ -26,11 +26,11 @@ VERIFIED = 50  # nearest rows by cosine, and as many by votes, that are verified
 NEAREST = 3  # neighbours of each image of the test
 _SAMPLED = 50  # images of the test
 _LEAST_CONFIRMED = 0.05  # share of neighbours that verification must confirm,
-_LEAST_LIFT = 4.0  # and how many times that of random pairs
+_LEAST_LIFT = 4.0  # and how many times the odds of random pairs
 _QUERIES = 40  # of the collection itself, that the curve is learned from
 _BINS = 8
 _STEPS = 10
-_MOST_ODDS = 7.0
+_MOST_ODDS, _LEAST_ODDS = 7.0, 0.5
 _PRIOR = 1.0  # pairs spread over all bins, in both cases
 _LEAST = 1e-4  # scores are kept this far from 0 and 1 when their log-odds are taken
 
@@ -43,6 +43,11 @@ class EvidenceCurve:
 
     evidence: tuple[float, ...]
     odds: tuple[float, ...]
+
+    @property
+    def informs(self) -> bool:
+        """Whether a geometry makes a pair more likely to be right."""
+        return self.odds[-1] - self.odds[0] >= _LEAST_ODDS
 
     def ratio(self, evidence: Values) -> Values:
         """What the evidence adds to the log-odds of a score; NaN is a pair of which nothing is known."""
@@ -169,7 +174,8 @@ class NeighbourTest(NamedTuple):
     @property
     def helps(self) -> bool:
         """Whether matched points tell neighbours from random pairs."""
-        return self.neighbours >= max(_LEAST_CONFIRMED, _LEAST_LIFT * self.random_pairs)
+        near, chance = (share / (1 - share) for share in self)
+        return self.neighbours >= _LEAST_CONFIRMED and near >= _LEAST_LIFT * chance
 
     def reason(self) -> str:
         """The shares in words."""
@@ -188,7 +194,11 @@ def confirm_neighbours(
     """Verify images against their neighbours, and against the neighbours of other images."""
     pairs = [(one, other) for one, others in near.items() for other in others if one != other]
     half = len(pairs) // 2
-    crossed = [(one, other) for (one, _), (_, other) in zip(pairs, pairs[half:] + pairs[:half], strict=True)]
+    crossed = [
+        (one, other)
+        for (one, _), (_, other) in zip(pairs, pairs[half:] + pairs[:half], strict=True)
+        if other not in near[one]
+    ]
     shares = []
     for each in (pairs, crossed):
         known = [

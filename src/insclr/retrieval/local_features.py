@@ -19,7 +19,7 @@ from insclr.errors import UserError
 from insclr.progress import progress_bar
 from insclr.store.checks import seal, unseal
 
-MAX_FEATURES = 480  # of one image: at most 33,608 bytes, and 4,800 for its words (local_index.py)
+MAX_FEATURES = 480  # of one image: at most 33,612 bytes, and 4,804 for its words (local_index.py)
 LONGEST = 640  # pixels: larger images are shrunk before points are detected
 _LEAST_SIDE = 16  # pixels: smaller images have no points
 _CONTRAST = 0.02  # half of OpenCV's default: low-contrast photos would have too few points

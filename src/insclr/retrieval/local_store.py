@@ -81,6 +81,10 @@ def update_local(store: Store, choice: str) -> str:
                 with working("learning what matched points are worth"):
                     curve = _learn_curve(store, kept)
                 decision = replace(decision, curve=curve, learned=store.count())
+                if choice == "auto" and not curve.informs:
+                    reason = "a geometry does not make a pair of these photos more likely to be right"
+                    decision = replace(decision, used=False, reason=reason)
+                    kept.drop(kept.hashes())
         store.set_note(_NOTE, json.dumps(asdict(decision)))
     return decision.line() if decision != kept_decision else ""
 
@@ -178,8 +182,7 @@ _opening = threading.Lock()
 
 def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
     """What a search adds to cosines: "on" wants it, "auto" where it was decided to help; None for nothing."""
-    decision = None if choice == "off" else decision_of(store)
-    if choice == "off" or (choice == "auto" and not (decision and decision.used)):
+    if not uses_local(store, choice):
         return None
     if choice == "on":
         require_opencv()
@@ -191,6 +194,7 @@ def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
     version = f"{store.version()} {store.note(_NOTE)}"
     with _opening:
         if _opened.get(store.uri, ("",))[0] != version:
+            decision = decision_of(store)
             curve = decision.curve if decision else DEFAULT_CURVE
             found = _open(store, LocalFeatureDatabase(store.parts), curve)
             _opened[store.uri] = version, found
@@ -201,6 +205,11 @@ def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
             f"--store {store.uri} --local on`, or search with --local off"
         )
     return found
+
+
+def uses_local(store: Store, choice: str) -> bool:
+    """Whether a search with this choice is to use local evidence."""
+    return choice == "on" or (choice == "auto" and local_choice_of(store) == "on")
 
 
 def local_choice_of(store: Store) -> str:

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from insclr.data.decode import BadImage
 from insclr.model.stored import MODEL_NAME
 from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
+from insclr.retrieval.local_store import uses_local
 from insclr.retrieval.query import UnreadableQuery
 from insclr.retrieval.search import search as search_store
 from insclr.store import Row
@@ -138,7 +139,7 @@ async def search(
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     work = partial(_answer, served, store, query, options)
-    if query.needs_decoding(store) or options.local != "off":
+    if query.needs_decoding(store) or uses_local(served.store(store).store, options.local):
         return await run_limited(request, served.uploads, "searched for", work)
     return await run_in_threadpool(work, threading.Event())
 
