@@ -358,8 +358,14 @@ def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Pa
         ServeOptions(port=99999)
     with pytest.raises(UserError, match="8 characters"):
         ServeOptions(token="short")
+    announced: list[str] = []
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1:1"):
-        serve([collection], ServeOptions(host="192.0.2.1", port=1, insecure=True))
+        serve(
+            [collection],
+            ServeOptions(host="192.0.2.1", port=1, insecure=True),
+            lambda: announced.append("open"),
+        )
+    assert announced == []  # the address of a closed port is not printed
     other = type(collection.describer)()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
