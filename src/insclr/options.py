@@ -153,6 +153,7 @@ class TrainOptions(ComputeOptions):
     minutes: float | None = option(None, "Time for the rounds that train more than the last layer.")
     size: int = option(0, "Side of all views in pixels; 0 = chosen by the photos.")
     changes: tuple[str, ...] = option((), "key=value of the recipe, e.g. network.dim=256.", "--set")
+    backbone: str = option("", "A name of `insclr backbones`, or of timm; empty = the recipe's.")
     weights: str = option("", "File with the backbone's weights.")
     labels: Path | None = option(
         None, "CSV (path, instance): to log mAP; recipes that say SUPERVISED learn from it."
@@ -167,7 +168,8 @@ class TrainOptions(ComputeOptions):
         minutes = () if self.minutes is None else (f"minutes={float(self.minutes)}",)
         weights = (f"network.weights={self.weights!r}",) if self.weights else ()
         sides = ("descriptor.size", "rounds.plain_size", "rounds.augmented_size") if self.size else ()
-        return (*self.changes, *weights, *minutes, *(f"{side}={self.size}" for side in sides))
+        backbone = (f"network.backbone={self.backbone!r}",) if self.backbone else ()
+        return (*self.changes, *backbone, *weights, *minutes, *(f"{side}={self.size}" for side in sides))
 
 
 @dataclass(frozen=True, kw_only=True)

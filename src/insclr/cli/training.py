@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +34,45 @@ def recipes(
     else:
         for each, about in recipe_summaries().items():
             typer.echo(f"{each:<17} {about}")
+
+
+@app.command()
+def backbones(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure milliseconds a photo on this machine.")
+    ] = False,
+) -> None:
+    """List the backbones with short names: licence, download, input size, and whether the weights are here."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from insclr.recipe.backbone_names import KNOWN_BACKBONES
+
+    header = ("name", "timm name", "licence", "download", "trained at", "numbers", "weights")
+    rows = [(*header, "ms a photo") if measure else header]
+    for name, known in KNOWN_BACKBONES.items():
+        here = not known.hub or isinstance(try_to_load_from_cache(known.hub, "model.safetensors"), str)
+        download = f"{known.megabytes} MB" if known.hub else "-"
+        state = "here" if here else "to fetch"
+        cells = (name, known.timm, known.licence, download, f"{known.side} px", str(known.features), state)
+        rows.append((*cells, _milliseconds(known.timm)) if measure else cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _milliseconds(name: str) -> str:
+    """Processor time of torch for a photo of 224 x 224 pixels; the weights, which do not matter, are random."""
+    import torch
+
+    from insclr.model.backbones import create_backbone
+
+    backbone = create_backbone(name, pretrained=False).eval()
+    photo = torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
+    with torch.inference_mode():
+        backbone(photo)
+        began = time.process_time()
+        backbone(photo)
+    return f"{1000 * (time.process_time() - began):.0f}"
 
 
 ImagesOrResumed = Annotated[

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from insclr.errors import UserError
 from insclr.model.layer_split import StagedSplit, TransformerSplit, split_layers
-from insclr.model.stored import EMBEDDED
 from insclr.model.weights import embedded_weights, fit_weights, fitting_weights, read_weights
+from insclr.recipe.backbone_names import EMBEDDED, full_name
 from insclr.torchvision_import import import_timm
 
 timm: Any = import_timm()
@@ -136,6 +136,7 @@ def create_backbone(name: str, weights: str | Path | None = None, pretrained: bo
 
     `pretrained=False` leaves the weights random, for a model file to fill.
     """
+    name = full_name(name)
     trunk = _create_trunk(name)
     if name == EMBEDDED:
         # What its weights were trained with: (x - 127) / 128.
@@ -159,7 +160,7 @@ def _create_trunk(name: str) -> Any:
         close = timm.list_models(f"*{timm_name.split('.')[0][:8]}*")[:5]
         hint = f" Close names: {', '.join(close)}." if close else ""
         raise UserError(
-            f"No backbone is called {name!r}.{hint} Any timm model name works; {EMBEDDED} is embedded."
+            f"No backbone is called {name!r}.{hint} insclr backbones lists short names; any timm name works."
         )
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "global_pool": ""}
     # Transformers take other image sizes than the one they were trained at only when asked to: Swin, then ViT.

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, rename_old_keys, to_toml
+from insclr.recipe.backbone_names import EMBEDDED
 
 MODEL_NAME = "model.safetensors"
 PRETRAINED = "pretrained:"
-EMBEDDED = "efficientnet_lite0"  # the backbone whose weights are installed with us
 FORMAT = "insclr-2"
 _OLDER_FORMAT = "insclr-1"  # its rounds are written in words of then
 _MAX_SIZE, _MAX_SCALES = 4096, 16

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from insclr.recipe.backbone_names import full_name
 from insclr.recipe.tables import (
     Auto,
     MethodSettings,
@@ -38,7 +39,7 @@ _FAMILY_POOLING = {
 class NetworkRecipe(Table):
     """The descriptor network."""
 
-    backbone: str = setting("efficientnet_lite0", "a timm model name, or the embedded efficientnet_lite0")
+    backbone: str = setting("efficientnet_lite0", "a short name of `insclr backbones`, or a timm model name")
     weights: str = setting("", "a file with the backbone's weights; empty = embedded, or timm's hub")
     pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = setting(
         "gem", "feature map to vector; if not given: cls for transformers, spoc for other signed maps, gem"
@@ -74,9 +75,12 @@ class NetworkRecipe(Table):
     @classmethod
     def _choose_pooling(cls, values: Any) -> Any:
         """GeM would set the negative half of signed features to zero: its mAP is 30 below that of a class token."""
-        if not isinstance(values, dict) or "pooling" in values:
+        if not isinstance(values, dict) or "backbone" not in values:
             return values
-        name = str(values.get("backbone", ""))
+        values = {**values, "backbone": full_name(str(values["backbone"]))}
+        if "pooling" in values:
+            return values
+        name = str(values["backbone"])
         for pooling, family in _FAMILY_POOLING.items():
             if re.match(family, name):
                 return {**values, "pooling": pooling}

@@ -10,8 +10,9 @@ from typing import Any
 
 from insclr.errors import UserError
 from insclr.files import read_bytes
-from insclr.model.stored import EMBEDDED, StoredModel
+from insclr.model.stored import StoredModel
 from insclr.recipe import NetworkRecipe, Recipe, to_toml
+from insclr.recipe.backbone_names import EMBEDDED
 
 _LIMIT = 20_000_000  # bytes of a results file
 _FIGURE = re.compile(r"map|(map|mp|r)@\d+")
