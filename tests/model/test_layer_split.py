@@ -47,7 +47,8 @@ def test_early_and_late_layers_make_the_whole_backbone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224", "convnext_atto", "resnet18"]
+    "name",
+    ["vit_tiny_patch16_224", "vit_base_patch16_siglip_224", "convnext_atto", "caformer_s18", "resnet18"],
 )
 def test_the_pooling_of_each_family_takes_its_features(name: str) -> None:
     expected = {"vit_tiny_patch16_224": "cls", "resnet18": "gem"}.get(name, "spoc")

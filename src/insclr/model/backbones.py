@@ -212,6 +212,8 @@ def _reachable(address: str) -> bool:
 
 def _stride(trunk: Any) -> int:
     if getattr(trunk, "num_prefix_tokens", 0) or not getattr(trunk, "feature_info", None):
-        patch = trunk.patch_embed.patch_size
+        patch = getattr(getattr(trunk, "patch_embed", None), "patch_size", None)
+        if patch is None:
+            raise UserError(f"{type(trunk).__name__} gives no map of known stride: choose another backbone.")
         return int(patch[0] if isinstance(patch, tuple) else patch)
     return int(trunk.feature_info[-1]["reduction"])

@@ -28,11 +28,13 @@ RENAMED_NETWORK_KEYS = {
 }
 
 
-# Pooling by the first words of a timm name. Transformers without a class token and ConvNets that end with a
-# layer norm give signed maps; all others end with an activation.
+# Pooling by the first words of a timm name. GeM is for maps that end with an activation, most of them ConvNets; the
+# features of all other families are signed: they are averaged, where there is no class token.
 _FAMILY_POOLING = {
-    "spoc": r"vit_.*(siglip|_gap_)|convnext|swin",
-    "cls": r"vit_|deit|beit|cait|eva",
+    "spoc": r"vit_.*(siglip|_gap_)",
+    "cls": r"vit_|deit|beit|cait|eva|xcit",
+    "gem": r".*res2?ne[xs]?t|(tf_)?(efficient|mix|mobile|s?e?mnas|ghost|rex|reg|hg|fb|spnas|tiny)net"
+    r"|densenet|vgg|inception_v|xception|mobileone|dla|dpn|hrnet|cspdarknet|darknet|selecsls",
 }
 
 
@@ -42,7 +44,8 @@ class NetworkRecipe(Table):
     backbone: str = setting("efficientnet_lite0", "a short name of `insclr backbones`, or a timm model name")
     weights: str = setting("", "a file with the backbone's weights; empty = embedded, or timm's hub")
     pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = setting(
-        "gem", "feature map to vector; if not given: cls for transformers, spoc for other signed maps, gem"
+        "gem",
+        "feature map to vector; if not given: cls for transformers, spoc for other signed maps, else gem",
     )
     gem_p: float = setting(3.0, "GeM's exponent", gt=0)
     normalise_pooled: bool = setting(
@@ -84,7 +87,7 @@ class NetworkRecipe(Table):
         for pooling, family in _FAMILY_POOLING.items():
             if re.match(family, name):
                 return {**values, "pooling": pooling}
-        return values
+        return {**values, "pooling": "spoc"}
 
     @model_validator(mode="after")
     def _check_initial_fc(self) -> "NetworkRecipe":
