@@ -289,6 +289,8 @@ def test_a_closed_output_changes_nothing(tmp_path: Path, closed: str) -> None:
     ("error", "said"),
     [
         (MemoryError(), "not enough memory"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), "not enough memory"),
+        (RuntimeError("can't start new thread"), "not enough memory"),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
     ],
@@ -304,3 +306,22 @@ def test_a_fault_of_the_system_ends_in_a_sentence(
         main()
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_signal_ends_even_a_command_that_hangs() -> None:
+    code = (
+        "import time, insclr.cli as cli\n"
+        "cli._LAST_SECONDS = 1\n"
+        "def hang(*_):\n"
+        "    try:\n"
+        "        print('begun', flush=True); time.sleep(60)\n"
+        "    finally:\n"
+        "        time.sleep(60)\n"
+        "cli._require_text = hang\n"
+        "cli.main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.terminate()
+    assert process.wait(30) != 0

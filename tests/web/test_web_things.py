@@ -1,11 +1,16 @@
 """The API of things and of teaching: what people say is kept, shown, undone, and never believed blindly."""
 
+from collections.abc import Sequence
+from contextlib import closing
+
 import pytest
 from fastapi.testclient import TestClient
 
 from helpers.clients import client_of
 from helpers.histogram_describer import HistogramDescriber
 from insclr.feedback.feedback import read_feedback
+from insclr.store import open_store
+from insclr.store.local import LocalStore
 from insclr.web.served import ServedStore
 
 BASE = "/api/stores/0"
@@ -136,6 +141,24 @@ def test_a_name_that_is_no_text_is_refused(client: TestClient, collection: Serve
     answer = client.post(address, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422, answer.text
     assert collection.store.journal() == []
+
+
+def test_things_are_shown_while_another_process_drops_rows(
+    client: TestClient, collection: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go after the server has listed them and before it reads their descriptors."""
+    real = LocalStore.descriptors
+
+    def drop_first(store: LocalStore, ids: Sequence[int]) -> object:
+        monkeypatch.setattr(LocalStore, "descriptors", real)
+        with closing(open_store(collection.store.uri)) as other:
+            other.delete([row.image.path for row in other.rows(list(ids)[:3])])
+        store._load_again_at = 0.0
+        return real(store, ids)
+
+    monkeypatch.setattr(LocalStore, "descriptors", drop_first)
+    answer = client.get(f"{BASE}/things").json()
+    assert sum(one["photos"] for one in answer["things"]) + answer["alone"] == 45
 
 
 def test_another_site_or_a_client_without_the_token_cannot_write(collection: ServedStore) -> None:

@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -46,8 +47,17 @@ _OTHER_DISK = (
     *(errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ESTALE),
 )
-_SYSTEM = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # with or without the name of a file
+_SYSTEM = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.EINTR)  # with or without the name of a file
 _CONTINUE = "Files written so far are intact. Run the same command to continue."
+_NO_MEMORY = (
+    "there is not enough memory. Close other programs, or lift the limit (4 GB are enough for `ulimit -v`). "
+    + _CONTINUE
+)
+_MEMORY_ERROR = re.compile(
+    "failed to map segment|[Cc]annot allocate memory|can't start new thread|bad_alloc|not enough memory"
+    "|Unable to allocate|can't allocate|[Oo]ut of memory"
+)
+_LAST_SECONDS = 9  # after which a signal ends even a process that hangs
 _describe_kept: Callable[[], str] = str  # what to print when stopped; a command sets it
 
 
@@ -143,10 +153,10 @@ def main() -> None:
         _end(str(error), 2)
     except _Stopped as stopped:
         _end(f"stopped. {_describe_kept()}", 128 + stopped.number)
-    except MemoryError:
-        _end(f"there is not enough memory. Close other programs, or lift the limit. {_CONTINUE}", 2)
-    except OSError as error:
-        sentence = _disk_sentence(error)
+    except Exception as error:
+        sentence = _NO_MEMORY if _lacks_memory(error) else None
+        if sentence is None and isinstance(error, OSError):
+            sentence = _disk_sentence(error)
         if sentence is None:
             raise
         _end(sentence, 2)
@@ -159,6 +169,15 @@ def _require_text(arguments: list[str]) -> None:
     for argument in arguments:
         if not is_text(argument):
             raise UserError(f"{argument}: this name is not UTF-8 text. Rename the file or folder.")
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what led to it, is one of the many forms of too little memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or _MEMORY_ERROR.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _disk_sentence(error: OSError) -> str | None:
@@ -185,6 +204,8 @@ def _end(message: str, status: int) -> None:
 
 
 def _stop(number: int, _: object) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_LAST_SECONDS)
     raise _Stopped(number)
 
 

@@ -2,18 +2,33 @@
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from insclr.feedback.feedback import Feedback, answer_links, read_feedback
 from insclr.feedback.names import Gallery, build_gallery
-from insclr.store import Entry, Store
+from insclr.store import Entry, Store, StoreUnavailable
 
 if TYPE_CHECKING:
     from insclr.feedback.asking import Asking
     from insclr.feedback.questions import Screen
 
+Made = TypeVar("Made")
+_PAUSES = (0.05, 0.2, 0.5)  # seconds
 _FRESH = 2.0  # seconds for which the journal is not read again: other programs may write it too
+
+
+def _repeat(make: Callable[[], Made]) -> Made:
+    """The result of reading many rows, read again where another process drops some of them meanwhile."""
+    for pause in _PAUSES:
+        with suppress(KeyError):
+            return make()
+        time.sleep(pause)
+    try:
+        return make()
+    except KeyError:
+        raise StoreUnavailable("the photos are being indexed just now: try again in a moment") from None
 
 
 class FeedbackCache:
@@ -55,7 +70,7 @@ class FeedbackCache:
             feedback = self.read()
             key = self._key(feedback)
             if self._gallery is None or self._gallery[0] != key:
-                self._gallery = key, build_gallery(self._store, feedback)
+                self._gallery = key, _repeat(lambda: build_gallery(self._store, feedback))
             return self._gallery[1]
 
     def names(self, ids: Sequence[int]) -> dict[int, str]:
@@ -98,7 +113,7 @@ class FeedbackCache:
         feedback = self.read()
         key = self._key(feedback)
         if self._asking is None or self._asking[0] != key:
-            self._asking = key, Asking(self._store, feedback)
+            self._asking = key, _repeat(lambda: Asking(self._store, feedback))
         return self._asking[1]
 
     def _key(self, feedback: Feedback) -> str:

@@ -36,6 +36,10 @@ ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mti
 JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
 
 
+# SQLite maps the index of its log, which fails under a limit of memory.
+_NO_MEMORY = (sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP)
+
+
 class DamagedFile(UserError):
     """The file is not a readable database of insclr."""
 
@@ -97,6 +101,8 @@ def explain_errors(file: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        if code == sqlite3.SQLITE_NOMEM or getattr(error, "sqlite_errorcode", None) in _NO_MEMORY:
+            raise MemoryError(f"{file}: out of memory") from error
         if code == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):

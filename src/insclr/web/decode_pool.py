@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 _MAX_ANSWER = 1_000_000_000  # bytes
 _JOBS = 500  # of one worker, before a new one replaces it
 _POLL_INTERVAL = 0.05  # seconds
+_START_SECONDS = 60.0
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
 
 
@@ -160,6 +161,8 @@ class _Worker:
         self, job: bytes, content: bytes, seconds: float, gone: threading.Event | None
     ) -> tuple[dict[str, Any], bytes]:
         """Send a job and receive its answer; after _Failed or ClientGone the worker cannot be used again."""
+        if not self.jobs:
+            self._wait_until_ready(gone)
         self.jobs += 1
         overran = threading.Event()
 
@@ -183,6 +186,20 @@ class _Worker:
             ) from None
         finally:
             timer.cancel()
+
+    def _wait_until_ready(self, gone: threading.Event | None) -> None:
+        """The start of a process does not count as decoding."""
+        end = time.monotonic() + _START_SECONDS
+        try:
+            while not self._pipe.poll(_POLL_INTERVAL):
+                if gone is not None and gone.is_set():
+                    raise ClientGone
+                if time.monotonic() > end:
+                    raise Busy
+            self._pipe.recv_bytes(_MAX_ANSWER)
+        except (EOFError, OSError) as error:
+            _log.warning("a process that decodes images ended as it started: %s", error)
+            raise Busy from None
 
     def end(self) -> None:
         """Kill the process; the pipe closes with its last reference."""

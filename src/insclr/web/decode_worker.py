@@ -32,6 +32,7 @@ def main() -> None:
     load_readers()  # before the limits on memory and writing
     _limit_itself()
     server = Connection(int(sys.argv[1]))
+    server.send_bytes(b"ready")
     with contextlib.suppress(EOFError):
         while True:
             header, content = _answer(json.loads(server.recv_bytes()), server.recv_bytes())
