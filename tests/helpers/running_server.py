@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import httpx
 
@@ -92,7 +93,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(store: Path, **settings: object) -> Iterator[Server]:
+def running(store: Path, stderr: IO[str] | None = None, **settings: object) -> Iterator[Server]:
     """Serve a store made by `make_store`."""
     port = free_port()
     command: list[str | Path] = [
@@ -103,7 +104,7 @@ def running(store: Path, **settings: object) -> Iterator[Server]:
         json.dumps({"port": port, **settings}),
         json.dumps(_FOLDERS),
     ]
-    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=stderr)
     server = Server(process, port)
     try:
         for _ in range(300):

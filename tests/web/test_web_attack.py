@@ -261,6 +261,30 @@ def test_one_address_holds_at_most_half_of_the_connections(server: Server) -> No
         assert 10 <= closed <= 20
 
 
+@pytest.mark.parametrize(
+    "beginning",
+    [b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"],
+)
+def test_silent_connections_make_room_for_those_who_ask(server: Server, beginning: bytes) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(300):
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(beginning)
+        began = time.monotonic()
+        for _ in range(5):
+            assert httpx.get(f"{server.url}/api/about", timeout=10).status_code == 200
+        assert time.monotonic() - began < 5
+
+
+def test_mistakes_of_clients_do_not_fill_the_log(store: Path, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, running(store, stderr=log) as server:
+        for _ in range(60):
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                connection.sendall(b"no HTTP at all\r\n\r\n")
+                assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    assert 0 < len((tmp_path / "log").read_text().splitlines()) < 20
+
+
 def test_a_client_that_does_not_read_is_dropped_and_its_file_closed(tmp_path: Path) -> None:
     large = tmp_path / "images" / draw_things(tmp_path / "images", 1, 2)[0]
     large.write_bytes(large.read_bytes() + bytes(18_000_000))  # more than the buffers of a connection hold

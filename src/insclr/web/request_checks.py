@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import logging
 import resource
 import secrets
 import socket
@@ -32,7 +33,7 @@ def allowed_connections(asked: int) -> int:
 def make_protocol(
     header_seconds: float, write_seconds: float, connections: int, per_address: int
 ) -> type[asyncio.Protocol]:
-    """A protocol that closes connections of slow clients, and those above the limits at once.
+    """A protocol that closes connections of slow clients, and idle ones where there are more than the limits allow.
 
     A client may take `header_seconds` for the head of a request, and may leave an answer unread for
     `write_seconds`. One address may hold `per_address` of all `connections`.
@@ -43,18 +44,35 @@ def make_protocol(
         _timer: asyncio.TimerHandle | None = None
         _writing: asyncio.TimerHandle | None = None
         _address = ""
+        _waits_since = 0.0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._address = str((transport.get_extra_info("peername") or [""])[0])
             open_by_address[self._address] += 1
-            if len(self.connections) > connections or open_by_address[self._address] > per_address:
+            full_address = open_by_address[self._address] > per_address
+            if (full_address or len(self.connections) > connections) and not self._close_idle(full_address):
                 transport.abort()
                 return
             # Else a short answer on a kept connection waits 40 ms for the client's acknowledgement. asyncio sets
             # this only for sockets that were made with the protocol's number.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._start()
+
+        def _close_idle(self, own_address: bool) -> bool:
+            """Close the connection whose request we wait for the longest, to make room for this one."""
+            idle = [
+                one
+                for one in self.connections
+                if isinstance(one, Guarded)
+                and one is not self
+                and (not one._has_request() or one.cycle.more_body)
+                and not one.transport.is_closing()
+                and (not own_address or one._address == self._address)
+            ]
+            if idle:
+                min(idle, key=lambda one: one._waits_since).transport.abort()
+            return bool(idle)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -88,6 +106,7 @@ def make_protocol(
             return self.cycle is not None and not self.cycle.response_complete
 
         def _start(self) -> None:
+            self._waits_since = self.loop.time()
             self._timer = self.loop.call_later(header_seconds, self._expire)
 
         def _cancel(self) -> None:
@@ -101,6 +120,24 @@ def make_protocol(
                 self.transport.close()
 
     return Guarded
+
+
+class RareLines(logging.Filter):
+    """Lets the same message through a few times a minute: clients could fill the disk with their mistakes."""
+
+    def __init__(self, most: int = 5, seconds: float = 60.0) -> None:
+        super().__init__()
+        self._most, self._seconds = most, seconds
+        self._began = 0.0
+        self._counts = collections.Counter[str]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record."""
+        if time.monotonic() - self._began > self._seconds:
+            self._began = time.monotonic()
+            self._counts.clear()
+        self._counts[str(record.msg)[:100]] += 1
+        return self._counts[str(record.msg)[:100]] <= self._most
 
 
 _COOKIE = "insclr_token"

@@ -196,7 +196,7 @@ def serve(
     app = create_app(stores, settings)
     import uvicorn
 
-    from insclr.web.request_checks import allowed_connections, make_protocol
+    from insclr.web.request_checks import RareLines, allowed_connections, make_protocol
 
     connections = allowed_connections(settings.max_connections)
     # A proxy brings the connections of all clients from one address.
@@ -223,6 +223,8 @@ def serve(
             proxy_headers=bool(settings.proxy),
             forwarded_allow_ips=settings.proxy or None,
         )
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(RareLines())
         _server_class()(config).run(sockets=[listener])
 
 
