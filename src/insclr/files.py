@@ -87,6 +87,11 @@ def content_hash(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
+def hash_file(opened: io.BufferedReader) -> str:
+    """The same of an open file from where it stands, read in pieces."""
+    return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
+
+
 def _require_regular(status: os.stat_result, path: Path | str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))

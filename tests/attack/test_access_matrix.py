@@ -72,7 +72,7 @@ def refusal(
 
 def test_origin_host_token_and_method(tmp_path: Path, soak: bool, note: Note) -> None:
     store = make_store(tmp_path, things=3, views=4)
-    app = create_app([store], ServeOptions(token=TOKEN))
+    app = create_app([store], ServeOptions(token=TOKEN, wrong_token_seconds=0.0))
     row = next(iter(store.store.rows_by_path().values())).id
     places = {"{store}": "0", "{row}": str(row), "{thing}": "group-0000"}
     paths = ["/", "/things", "/teach", "/metrics", "/docs", "/openapi.json", "/static/app.js", "/no"]

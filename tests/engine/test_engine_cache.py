@@ -83,3 +83,18 @@ def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INSCLR_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/y")
     assert cache_folder() == Path("/y/insclr")
+
+
+def test_a_folder_that_others_can_write_to_is_not_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another user could put a graph with a right digest there, and it would be run."""
+    kept = EngineCache(tmp_path / "own")
+    kept.write("graph", "1", b"content", {})
+    assert (tmp_path / "own").stat().st_mode & 0o077 == 0
+    assert kept.read("graph", "1") is not None
+    (tmp_path / "own").chmod(0o777)
+    assert kept.read("graph", "1") is None
+    kept.write("other", "1", b"content", {})
+    assert "chmod go-w" in caplog.text
+    assert not (tmp_path / "own" / "other").exists()

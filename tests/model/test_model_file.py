@@ -35,6 +35,16 @@ def test_a_saved_model_describes_images_as_before(network: DescriptorNetwork, tm
     assert loaded.notes == {"images": "12"}
 
 
+def test_equal_models_are_equal_files(network: DescriptorNetwork, tmp_path: Path) -> None:
+    notes = {"images": "12", "labels": 'a "quoted" text, é and \n'}
+    contents = set()
+    for number in range(6):
+        save_model(tmp_path / f"{number}.safetensors", network, _RECIPE, notes)
+        contents.add((tmp_path / f"{number}.safetensors").read_bytes())
+    assert len(contents) == 1
+    assert load_model(tmp_path / "0.safetensors").notes == notes
+
+
 def test_a_run_folder_is_a_model(network: DescriptorNetwork, tmp_path: Path) -> None:
     save_model(tmp_path / "model.safetensors", network, _RECIPE)
     assert to_toml(resolve_model(tmp_path).recipe) == to_toml(_RECIPE)

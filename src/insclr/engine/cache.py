@@ -1,6 +1,7 @@
 """The cache of exported and compiled graphs in the user's cache folder, by the digest of their source."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -52,6 +53,8 @@ class EngineCache:
         file = self.folder / name
         if (unwritten := _unwritten.get(file)) is not None:
             return unwritten
+        if not self._is_ours_alone():
+            return None
         try:
             first, _, content = file.read_bytes().partition(b"\n")
             header = json.loads(first)
@@ -69,6 +72,11 @@ class EngineCache:
         file = self.folder / name
         header = {"made by": _maker(stamp), "sha256": _digest(content), "about": about}
         try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700)
+            if not self._is_ours_alone():
+                raise PermissionError(errno.EPERM, "other users can write to it: chmod go-w")
             with whole_file(file) as scratch:
                 scratch.write_bytes(json.dumps(header).encode() + b"\n" + content)
         except OSError as error:
@@ -82,6 +90,14 @@ class EngineCache:
         else:
             with contextlib.suppress(OSError):  # another process may be about the same
                 self._forget_unused()
+
+    def _is_ours_alone(self) -> bool:
+        """Whether no other user could have put a file there: what is read from it is run."""
+        try:
+            state = self.folder.stat()
+        except OSError:
+            return False
+        return state.st_uid in (os.getuid(), 0) and not state.st_mode & 0o022
 
     def _forget_unused(self) -> None:
         ours = [file for file in self.folder.iterdir() if file.is_file() and _is_ours(file)]

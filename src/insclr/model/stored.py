@@ -123,7 +123,21 @@ def write_model_file(
     metadata["digest"] = digest(weights, metadata)
     with whole_file(path) as scratch:
         safetensors.numpy.save_file(dict(weights), scratch, metadata=metadata)
+        _sort_header(scratch)
     return StoredModel(weights, recipe, metadata["digest"], notes)
+
+
+def _sort_header(file: Path) -> None:
+    """Sort the metadata of a safetensors file, which the library writes in an order of chance: equal models are equal
+    files."""
+    with file.open("r+b") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) <= size:
+            opened.seek(8)
+            opened.write(text.ljust(size))
 
 
 def digest(weights: Weights, metadata: Mapping[str, str]) -> str:

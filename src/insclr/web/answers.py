@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from insclr.data.formats import is_raw, is_whole_file, split_part
-from insclr.files import content_hash, open_file
+from insclr.files import hash_file, open_file
 from insclr.retrieval.search import Match
 from insclr.store import Row
 from insclr.web.served import Refused
@@ -79,7 +79,7 @@ def open_original(file: Path, hash_: str) -> tuple[BinaryIO, str]:
         raise Refused(404, f"{file.name}: no longer a photo")
     opened.seek(0)
     # The hash of a RAW photo is that of its preview, which this process does not extract: there the link decides.
-    is_same = not file.is_symlink() if is_raw(file) else content_hash(opened.read()) == hash_
+    is_same = not file.is_symlink() if is_raw(file) else hash_file(opened) == hash_
     if not is_same:
         opened.close()
         raise Refused(404, f"{file.name}: changed since it was indexed; index the folder again")

@@ -174,6 +174,7 @@ class RequestChecks:
         self.request_bytes = request_bytes  # of all requests together
         self.uploads = uploads  # requests with images
         self.metrics = metrics
+        self._wrong_tokens = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request with the right status, or pass it on with a counted body."""
@@ -202,6 +203,9 @@ class RequestChecks:
                     await body.discard()
                     raise _too_busy()
             except HTTPException as error:
+                if error.status_code == 401 and (_given_tokens(request) or request.query_params.get("token")):
+                    async with self._wrong_tokens:  # one after the other: guessing takes for ever
+                        await asyncio.sleep(self.settings.wrong_token_seconds)
                 answer = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
             if answer is not None:
                 await answer(scope, receive, send_with_headers)
@@ -232,9 +236,7 @@ class RequestChecks:
         if self.settings.token:
             if path == "/" and self._is_token(request.query_params.get("token", "")):
                 return self._set_cookie(request)
-            kind, _, token = headers.get("authorization", "").partition(" ")
-            bearer = token.strip() if kind.lower() == "bearer" else ""
-            if not self._is_token(bearer or request.cookies.get(_COOKIE, "")):
+            if not any(map(self._is_token, _given_tokens(request))):
                 raise HTTPException(401, "a token is needed: open the address that `insclr serve` printed")
         return None
 
@@ -250,6 +252,13 @@ class RequestChecks:
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.settings.token.encode())
+
+
+def _given_tokens(request: Request) -> list[str]:
+    """The token in the header, or else the one in the cookie; the address may have another."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if kind.lower() == "bearer" else ""
+    return [one for one in (bearer or request.cookies.get(_COOKIE, ""),) if one]
 
 
 class _Body:

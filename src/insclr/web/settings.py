@@ -45,6 +45,7 @@ class ServeOptions(StoreModelOptions):
     body_seconds: float = 60.0  # for the body of a request to arrive
     header_seconds: float = 10.0  # for the head of a request to arrive
     write_seconds: float = 30.0  # that a client may leave an answer unread
+    wrong_token_seconds: float = 0.2  # between answers to wrong tokens, of all clients together
     max_connections: int = 500  # of one address half as many
 
     def __post_init__(self) -> None:
