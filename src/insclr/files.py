@@ -89,7 +89,7 @@ def content_hash(content: bytes) -> str:
 
 def hash_file(opened: io.BufferedReader) -> str:
     """The same of an open file from where it stands, read in pieces."""
-    return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]
+    return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _require_regular(status: os.stat_result, path: Path | str) -> None:

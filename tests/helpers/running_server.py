@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import httpx
 
@@ -93,8 +93,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(store: Path, stderr: IO[str] | None = None, **settings: object) -> Iterator[Server]:
-    """Serve a store made by `make_store`."""
+def running(store: Path, log: Path | None = None, **settings: Any) -> Iterator[Server]:
+    """Serve a store made by `make_store`; its messages go to the `log` where there is one."""
     port = free_port()
     command: list[str | Path] = [
         sys.executable,
@@ -104,6 +104,7 @@ def running(store: Path, stderr: IO[str] | None = None, **settings: object) -> I
         json.dumps({"port": port, **settings}),
         json.dumps(_FOLDERS),
     ]
+    stderr = None if log is None else log.open("w")
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=stderr)
     server = Server(process, port)
     try:
