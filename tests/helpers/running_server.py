@@ -93,8 +93,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(store: Path, log: Path | None = None, **settings: Any) -> Iterator[Server]:
+def running(store: Path, **settings: Any) -> Iterator[Server]:
     """Serve a store made by `make_store`; its messages go to the `log` where there is one."""
+    log: Path | None = settings.pop("log", None)
     port = free_port()
     command: list[str | Path] = [
         sys.executable,

@@ -277,7 +277,7 @@ def test_silent_connections_make_room_for_those_who_ask(server: Server, beginnin
 
 
 def test_mistakes_of_clients_do_not_fill_the_log(store: Path, tmp_path: Path) -> None:
-    with running(store, tmp_path / "log") as server:
+    with running(store, log=tmp_path / "log") as server:
         for _ in range(60):
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
                 connection.sendall(b"no HTTP at all\r\n\r\n")
