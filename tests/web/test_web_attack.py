@@ -322,11 +322,12 @@ def test_short_answers_on_a_kept_connection_do_not_wait(server: Server) -> None:
     with httpx.Client() as client:
         client.get(f"{server.url}/healthz")
         times = []
-        for _ in range(10):
+        for _ in range(30):
             began = time.perf_counter()
             client.get(f"{server.url}/api/about")
             times.append(time.perf_counter() - began)
-    assert sorted(times)[5] < 0.03  # 0.044 with Nagle's algorithm
+    # 0.044 s and more with Nagle's algorithm; the first ones are acknowledged at once
+    assert min(times[10:]) < 0.035
 
 
 def test_uploads_never_touch_the_disk_or_the_log(
