@@ -273,6 +273,36 @@ def test_an_index_of_unreadable_photos_only_is_an_error(tmp_path: Path) -> None:
     assert "none of the 2 images could be read" in ended.stderr
 
 
+def test_an_image_that_the_disk_fails_to_give_is_not_passed_over(
+    small_collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = os.fstat
+    failing = (small_collection / "thing0-0.png").stat().st_ino
+
+    def fstat(file: int) -> os.stat_result:
+        if real(file).st_ino == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(file)
+
+    command = (
+        "index",
+        "pretrained:efficientnet_lite0",
+        small_collection,
+        "--store",
+        tmp_path / "s",
+        "--engine",
+        "torch",
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("insclr.files.os.fstat", fstat)
+        status, _, said = call(capsys, *command)
+    assert (status, "1 images could not be read just now" in said) == (2, True), said
+    assert call(capsys, *command)[0] == 0
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_a_closed_output_changes_nothing(tmp_path: Path, closed: str) -> None:
     for i in range(2):

@@ -61,6 +61,15 @@ def test_a_second_run_describes_only_what_is_new_or_changed(
     assert "broken.png" in (tmp_path / "vectors.parquet.skipped.csv").read_text()
 
 
+def test_a_second_run_with_nothing_to_do_keeps_all(model: Model, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npz"
+    describe_to_file(model, list_images(photos), out, _SETTINGS)
+    before = read_descriptors(out).descriptors
+    summary = describe_to_file(model, list_images(photos), out, _SETTINGS)
+    assert (summary.described, summary.reused) == (0, 5)
+    np.testing.assert_array_equal(read_descriptors(out).descriptors, before)
+
+
 def test_other_settings_describe_everything_again(model: Model, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "vectors.npz"
     describe_to_file(model, list_images(photos), out, _SETTINGS)

@@ -1,6 +1,8 @@
 """Commands on collections and stores: check, index, watch, search, duplicates, cluster, calibrate, serve, demo."""
 
+import errno
 import json
+import os
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -20,6 +22,13 @@ from insclr.web.settings import ServeOptions
 if TYPE_CHECKING:
     from insclr.data.decode import Box
     from insclr.describe.describer import ModelDescriber
+
+
+# Reasons for which an image is left out although it may be whole.
+_NOT_ITS_FAULT = (
+    "not enough memory",
+    *map(os.strerror, (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
+)
 
 
 @command
@@ -103,6 +112,8 @@ def index(model: ModelName, images: Images, store: StoreToWrite, options: IndexO
         typer.echo(report.local)
     if report.skipped and not (report.added or report.changed or report.updated or report.unchanged):
         raise UserError(f"none of the {len(report.skipped)} images could be read; the reasons are above.")
+    if failed := sum(any(one in reason for one in _NOT_ITS_FAULT) for _, reason in report.skipped):
+        raise UserError(f"{failed} images could not be read just now, see above. Run the same command again.")
 
 
 @command

@@ -86,6 +86,7 @@ def describe_to_file(
         rows = len(known) + len(shard.share(len(new)))
         text = left_to_do(missing, shard, f"{out} is written")
     else:
+        folder.mkdir(parents=True, exist_ok=True)  # where nothing was described it has no parts
         with only_writer(folder / "lock", PATIENCE):
             write_tables(out, _tables(key, wanted, known, parts.blocks(new), opened.engine.dim))
             parts.skipped.write(out.with_name(f"{out.name}.skipped.csv"))

@@ -3,16 +3,17 @@
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from insclr.errors import UserError
 from insclr.store.checks import Checks
 from insclr.store.nearest import SCHEMA as REGIONS_SCHEMA
 from insclr.store.segments import SCHEMA as SEGMENTS_SCHEMA
 
+Result = TypeVar("Result")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS pictures (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -50,17 +51,32 @@ def connect(file: Path) -> sqlite3.Connection:
     with explain_errors(file):
         if file.exists() and not os.access(file.parent, os.W_OK):
             return _connect_read_only(file, options)
-        rows: sqlite3.Connection = sqlite3.connect(file, **options)
-        try:
-            rows.execute("PRAGMA journal_mode = WAL")
-            # A batch that was reported as written survives a power cut. One fsync takes milliseconds,
-            # describing a batch takes seconds.
-            rows.execute("PRAGMA synchronous = FULL")
-            rows.text_factory = _read_text
-        except BaseException:
-            rows.close()
+        return repeat(lambda: _connect(file, options))
+
+
+def _connect(file: Path, options: dict[str, Any]) -> sqlite3.Connection:
+    rows: sqlite3.Connection = sqlite3.connect(file, **options)
+    try:
+        rows.execute("PRAGMA journal_mode = WAL")
+        # A batch that was reported as written survives a power cut. One fsync takes milliseconds,
+        # describing a batch takes seconds.
+        rows.execute("PRAGMA synchronous = FULL")
+        rows.text_factory = _read_text
+    except BaseException:
+        rows.close()
+        raise
+    return rows
+
+
+def repeat(work: Callable[[], Result]) -> Result:
+    """The result of some reading, which is done again where the disk fails: one failure is no damage."""
+    try:
+        return work()
+    except sqlite3.DatabaseError as error:
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
-        return rows
+        return work()
 
 
 def _connect_read_only(file: Path, options: dict[str, Any]) -> sqlite3.Connection:
@@ -84,7 +100,7 @@ def _read_text(content: bytes) -> str:
 def create_tables(file: Path, info: str) -> None:
     """Make what is missing of a store's tables, and of the checksums in a store of an earlier version."""
     with explain_errors(file), closing(connect(file)) as rows:
-        checks = Checks(rows, file)
+        checks = repeat(lambda: Checks(rows, file))
         rows.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} {JOURNAL}; COMMIT;"
         )
@@ -116,4 +132,7 @@ def explain_errors(file: Path) -> Iterator[None]:
 
 def report_damage(file: Path, error: Exception) -> UserError:
     """The error to raise for a damaged database."""
-    return DamagedFile(f"{file} is damaged or not a store of insclr ({error}): index into a new folder.")
+    return DamagedFile(
+        f"{file} is damaged or not a store of insclr ({error}). Copy back the store from a backup; without "
+        "one, export its names as far as `insclr names export` can read them, and index again under another name."
+    )

@@ -18,7 +18,7 @@ from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
 from insclr.store.checks import Checks
-from insclr.store.database import UPSERT, connect, create_tables, explain_errors, report_damage
+from insclr.store.database import UPSERT, connect, create_tables, explain_errors, repeat, report_damage
 from insclr.store.journal import Journal
 from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
@@ -77,7 +77,7 @@ class LocalStore:
         self._journal = Journal(self.folder / _ROWS, self._rows if self.model_number == 1 else None)
         try:
             with explain_errors(self._file):
-                self._checks = Checks(self._rows, self._file)
+                self._checks = repeat(lambda: Checks(self._rows, self._file))
                 self._checks.warn_of_structure()
             with self._report_damage():
                 self.info = StoreInfo.from_json(self.note("info") or "")
@@ -267,7 +267,7 @@ class LocalStore:
 
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, explain_errors(self._file):
-            return self._rows.execute(statement, values).fetchall()
+            return repeat(lambda: self._rows.execute(statement, values).fetchall())
 
     def _has_table(self, name: str) -> bool:
         """Whether there is a table, which a database of an older version may lack."""

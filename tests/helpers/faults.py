@@ -1,0 +1,183 @@
+"""Commands in which one system call fails: the n-th write, fsync, open, rename and so on below a folder.
+
+A process with `faults.c` preloaded has done the long imports and forks for every command.
+"""
+
+import contextlib
+import ctypes
+import errno
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+KINDS = ("write", "fsync", "open", "rename", "unlink", "mmap", "truncate", "read", "mkdir")
+ERRORS = {
+    "write": (errno.ENOSPC, errno.EIO, 0),  # 0: only half of the bytes are written
+    "fsync": (errno.EIO,),
+    "open": (errno.EMFILE, errno.EACCES, errno.EINTR),
+    "rename": (errno.EIO, errno.EACCES),
+    "unlink": (errno.EIO, errno.EACCES),
+    "mmap": (errno.ENOMEM,),
+    "truncate": (errno.EIO, errno.ENOSPC),
+    "read": (errno.EIO, errno.EINTR),
+    "mkdir": (errno.ENOSPC, errno.EACCES),
+}
+_TIMEOUT = 120.0  # seconds of a command
+_PRELOADED = ("insclr.cli.training", "insclr.jobs.train", "insclr.retrieval.index", "insclr.feedback.names")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The `number`-th call of a kind fails with an error; 0: none, the calls are counted."""
+
+    kind: str = "write"
+    number: int = 0
+    error: int = errno.EIO
+    lasting: bool = False  # and all calls of the kind after it
+
+    def __str__(self) -> str:
+        name = errno.errorcode.get(self.error, "short") if self.error else "short"
+        return f"{self.kind} {self.number}{'-' if self.lasting else ''} {name}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int  # -1: it did not
+    said: str  # on stderr
+    calls: int
+
+
+class FaultyProcess:
+    """Runs commands of insclr whose system calls fail."""
+
+    def __init__(self, scratch: Path) -> None:
+        compiler = shutil.which("cc")
+        if compiler is None or not sys.platform.startswith("linux"):
+            pytest.skip("faults are injected with a C compiler on Linux: install gcc")
+        self.shim = scratch / "faults.so"
+        source = Path(__file__).with_name("faults.c")
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", self.shim, source, "-ldl"], check=True
+        )
+        variables = {
+            "LD_PRELOAD": str(self.shim),
+            "OMP_NUM_THREADS": "1",
+            "INSCLR_CACHE": str(scratch / "engines"),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, self.shim, scratch / "stderr"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | variables,
+            text=True,
+        )
+
+    def run(self, folder: Path, fault: Fault, *arguments: str | Path) -> Ended:
+        """Run a command; only calls on files below the folder count."""
+        job = {
+            "folder": str(folder),
+            "fault": [KINDS.index(fault.kind), fault.number, fault.error, int(fault.lasting)],
+            "arguments": [str(one) for one in arguments],
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(job), file=self._process.stdin, flush=True)
+        return Ended(*json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def faulty_process(scratch: Path) -> Iterator[FaultyProcess]:
+    """A process to run commands in."""
+    process = FaultyProcess(scratch)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _serve(shim: ctypes.CDLL, log: Path) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    modules = log.with_name("modules")
+    for line in sys.stdin:
+        job = json.loads(line)
+        count = log.with_name("count")
+        count.write_text("0")
+        child = os.fork()
+        if not child:
+            _run(shim, job, log, count)
+        status = _wait(child)
+        for name in modules.read_text().split() if modules.exists() else ():
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)  # the next ones need not wait for it
+        modules.unlink(missing_ok=True)
+        said = log.read_text(errors="replace")
+        print(json.dumps([status, said, int(count.read_text() or 0)]), file=answers, flush=True)
+
+
+def _wait(child: int) -> int:
+    end = time.monotonic() + _TIMEOUT
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -1
+
+
+def _run(shim: ctypes.CDLL, job: dict, log: Path, count: Path) -> None:
+    from insclr.cli import main
+
+    with log.open("w") as opened, open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(opened.fileno(), 1)
+        os.dup2(opened.fileno(), 2)
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
+    sys.argv = ["insclr", *job["arguments"]]
+    status = 1
+    shim.faults_set(*job["fault"], job["folder"].encode())
+    try:
+        main()
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        calls = shim.faults_calls()
+        shim.faults_set(-1, 0, 0, 0, b"/nowhere")
+        count.write_text(str(calls))
+        if not job["fault"][1]:
+            log.with_name("modules").write_text("\n".join(sys.modules))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    library = ctypes.CDLL(sys.argv[1])
+    library.faults_set.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_char_p]
+    library.faults_calls.restype = ctypes.c_long
+    _serve(library, Path(sys.argv[2]))
