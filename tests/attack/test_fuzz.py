@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.evaluation.safe_pickle import load_pickle
@@ -121,6 +124,18 @@ def test_labels(fuzz: Callable[..., None], tmp_path: Path) -> None:
         require_images(labels, allow_missing=True)
 
     fuzz("labels CSV", changed(good), attempt)
+
+
+def test_parquet_list(fuzz: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"any file")
+    good = pa.table({"path": ["a.png"], "year": ["1900"], "number": [1.5]})
+    pq.write_table(good, tmp_path / "list.parquet")
+
+    def attempt(content: bytes) -> None:
+        (tmp_path / "list.parquet").write_bytes(content)
+        list_images(tmp_path / "list.parquet")
+
+    fuzz("Parquet list", changed((tmp_path / "list.parquet").read_bytes()), attempt)
 
 
 def test_recipe(fuzz: Callable[..., None], tmp_path: Path) -> None:

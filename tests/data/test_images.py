@@ -224,3 +224,11 @@ def test_a_list_that_is_a_pipe_or_names_impossible_paths_is_a_user_error(tmp_pat
         list_images(tmp_path / "list.txt")
     with pytest.raises(UserError, match="does not exist"):
         list_images(tmp_path / ("z" * 300))
+
+
+def test_a_parquet_list_with_damaged_text_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "photo-one.jpg")
+    pq.write_table(pa.table({"path": ["photo-one.jpg"]}), tmp_path / "l.parquet", compression="none")
+    content = (tmp_path / "l.parquet").read_bytes().replace(b"photo-one.jpg", b"photo-\x9ene.jpg")
+    (tmp_path / "l.parquet").write_bytes(content)
+    assert "not a readable Parquet file" in refusal(tmp_path / "l.parquet")

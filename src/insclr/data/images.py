@@ -191,12 +191,13 @@ def _read_parquet(source: Path) -> ImageList:
     try:
         with open_file(source) as opened:
             table = pq.read_table(opened)
-    except (pa.ArrowException, OSError) as error:
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{source} is not a readable Parquet file ({str(error).splitlines()[0]}).") from error
     require_columns(source, table.column_names, ("path",))
     texts = {
-        name: tuple("" if value is None else str(value) for value in table[name].to_pylist())
-        for name in table.column_names
+        name: tuple("" if value is None else str(value) for value in values)
+        for name, values in columns.items()
     }
     paths = _unique_paths(source, list(enumerate(texts.pop("path"), start=1)), "row")
     return ImageList(source.parent, paths, texts)
