@@ -10,11 +10,15 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from insclr import errors
+
 # A busy machine is slow, not wrong.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 pytest_plugins = ["helpers.store_fixtures"]
+
+errors.in_shell = True  # messages are tested as the command line shows them
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -95,12 +95,15 @@ class _Display:
             self._rich.update(task.display, completed=task.done, total=task.total)
 
     def overall(self) -> str:
-        """The time left of the whole job, where it is known."""
-        if self.after is None or not self._tasks:
-            return ""
+        """The time left of the whole job in words, where it is known."""
+        left = self.seconds_left() if self.after is not None else None
+        return "" if left is None else f"about {in_words(left)} in all"
+
+    def seconds_left(self) -> float | None:
+        """The time left of the stage at hand and of those that are known to follow it."""
         known = [left for task in self._tasks if (left := task.seconds_left()) is not None]
-        here, later = known[0] if known else None, self.after()
-        return "" if here is None or later is None else f"about {in_words(here + later)} in all"
+        later = 0.0 if self.after is None else self.after()
+        return known[0] + later if known and later is not None else None
 
     def _print_lines(self, ended: threading.Event) -> None:
         while not ended.wait(EVERY):
@@ -111,7 +114,8 @@ class _Display:
             line = " · ".join(filter(None, [*stages, self.overall()]))
             if as_json:
                 steps = [{"stage": one.title, "done": one.done, "total": one.total} for one in tasks]
-                line = json_line("progress", line, stages=steps)
+                left = self.seconds_left()
+                line = json_line("progress", line, stages=steps, left=left and round(left, 1))
             print(line, file=sys.stderr)
 
 

@@ -18,7 +18,8 @@ from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, wh
 from helpers.running_server import Server, running
 from insclr.feedback.entries import name_thing
 from insclr.feedback.feedback import Feedback, read_feedback
-from insclr.feedback.names import build_gallery, import_names
+from insclr.feedback.name_files import import_names
+from insclr.feedback.names import build_gallery
 from insclr.store import Entry, open_store
 
 SHOWN = HistogramDescriber.fingerprint

@@ -1,6 +1,8 @@
 """Batches of views: the right ones, in order, decoded once, with replacements for unreadable images."""
 
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -235,3 +237,26 @@ def test_little_shared_memory_takes_fewer_workers(
     assert loader_module._affordable(40, 2**20) == 18
     assert loader_module._affordable(4, 60 * 2**20) == 0
     assert "--shm-size" in caplog.text
+
+
+def test_workers_are_not_forked_and_a_plain_script_runs_once(
+    photos: Callable[..., Path], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, sys, threading\n"
+        "from insclr.data.images import Skipped, list_images\n"
+        "from insclr.data.loader import Collection, ViewSpec, view_batches\n"
+        "print('began')\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "collection = Collection(list_images(sys.argv[1]), 1, Skipped())\n"
+        "for batch in view_batches(collection, [[0], [1]], ViewSpec(16, 16), seed=0):\n"
+        "    (worker,) = multiprocessing.active_children()\n"
+        "    print(batch.ids.tolist(), type(worker).__name__)\n"
+        "print(__file__ == sys.argv[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(photos(2))], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split("\n")[:4] == ["began", "[0] ForkServerProcess", "[1] ForkServerProcess", "True"]
+    assert "fork" not in done.stderr

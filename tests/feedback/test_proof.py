@@ -57,3 +57,8 @@ def test_the_tenth_judgement_costs_no_more_searches_than_the_first(
         assert found is not None
         assert len(searched) <= len(stores)  # for the next draw
         entries.append(judge(found.query, found.result, found.rank, same=True, model="m"))
+
+
+def test_thirty_answers_are_enough_also_where_two_models_are_compared() -> None:
+    assert Precision(14, 16, answers=29).sentence() == "29 of 30 results judged"
+    assert "from 16 judged results" in Precision(14, 16, answers=30).sentence()

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.histogram_describer import HistogramDescriber, draw_things
 from helpers.parsed_page import Page
+from insclr.api import cluster
+from insclr.data.images import list_images
 from insclr.errors import UserError
+from insclr.feedback.entries import answer, name_thing
 from insclr.feedback.groups import Cluster
 from insclr.report.cluster_sheets import write_clusters
-from insclr.store import IndexedImage, Store, StoreInfo, create_store
+from insclr.retrieval.index import index_images
+from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
 
 HOSTILE = 'a"><img src=x onerror=alert(1)>&.png'
 
@@ -89,3 +94,19 @@ def test_a_spreadsheet_runs_no_cell(tmp_path):
     write_clusters(clusters, store, tmp_path / "out")
     with (tmp_path / "out" / "clusters.csv").open() as file:
         assert [row["path"] for row in csv.DictReader(file)] == ["'=HYPERLINK(1).png", "'-b.png"]
+
+
+def test_groups_hold_what_people_named_and_told_apart(tmp_path: Path) -> None:
+    draw_things(tmp_path / "photos", 3, 4)
+    index_images(HistogramDescriber(), list_images(tmp_path / "photos"), tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    image = {path: row.image.hash for path, row in store.rows_by_path().items()}
+    store.append(name_thing("thing-00", "mug", [image["0/0.png"], image["2/0.png"]]))
+    store.append([answer(image["0/0.png"], [], [image["0/1.png"]])])
+    groups = cluster(tmp_path / "store", tmp_path / "groups")
+    (mug,) = [group for group in groups if "0/0.png" in group]
+    assert "2/0.png" in mug
+    assert "0/1.png" not in mug
+    with (tmp_path / "groups" / "clusters.csv").open() as file:
+        named = {row["path"]: row["thing"] for row in csv.DictReader(file)}
+    assert (named["0/0.png"], named["2/0.png"], named["1/0.png"]) == ("mug", "mug", "")

@@ -26,7 +26,7 @@ from insclr.model.network import DescriptorNetwork, create_network
 from insclr.options import SearchOptions
 from insclr.recipe import NetworkRecipe, Recipe
 from insclr.retrieval.index import index_images
-from insclr.retrieval.search import search_best_region
+from insclr.retrieval.region_search import search_best_region
 from insclr.store import (
     MAX_REGIONS,
     IndexedImage,

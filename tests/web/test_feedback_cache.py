@@ -42,10 +42,12 @@ def test_names_of_photos_that_joined_by_score_appear_once_the_gallery_is_built(
     collection: ServedStore,
 ) -> None:
     rows = collection.store.rows_by_path()
-    collection.feedback.append(
-        name_thing("thing-00", "mug", [rows[f"2/{i}.png"].image.hash for i in range(7)])
-    )
-    ids = [rows["2/0.png"].id, rows["2/7.png"].id, rows["4/0.png"].id]
-    assert collection.feedback.names(ids) == {ids[0]: "mug"}
+    for thing in sorted({path.partition("/")[0] for path in rows}):
+        images = [row.image.hash for path, row in rows.items() if path.startswith(f"{thing}/")]
+        left = rows["2/7.png"].image.hash
+        named = [image for image in images if image != left]
+        collection.feedback.append(name_thing(f"thing-0{thing}", f"mug {thing}", named))
+    ids = [rows["2/0.png"].id, rows["2/7.png"].id]
+    assert collection.feedback.names(ids) == {ids[0]: "mug 2"}
     collection.feedback.gallery()
-    assert collection.feedback.names(ids) == {ids[0]: "mug", ids[1]: "mug"}
+    assert collection.feedback.names(ids) == {ids[0]: "mug 2", ids[1]: "mug 2"}

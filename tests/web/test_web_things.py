@@ -50,7 +50,8 @@ def test_a_named_thing_keeps_its_link_and_its_name_is_in_search_results(client: 
     assert done["id"].startswith("thing-")
     again = client.get(f"{BASE}/things/{done['id']}").json()
     assert again["name"] == "Ann's <b>mug</b>"
-    assert again["confirmed"] == again["photos"] == page["photos"]
+    assert again["photos"] == page["photos"]
+    assert again["confirmed"] == 0  # it was named as a group: nobody said it of each photo
     # The link of the group leads to the thing that it became.
     assert client.get(f"{BASE}/things/{page['id']}").json()["id"] == done["id"]
     photo = page["pictures"][0]["ref"]
@@ -60,6 +61,23 @@ def test_a_named_thing_keeps_its_link_and_its_name_is_in_search_results(client: 
         "Ann's <b>mug</b>" if one["ref"] in inside else "" for one in found
     ]
     assert found[0]["thing"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_photo_that_looks_like_a_thing_waits_for_a_person(client: TestClient, same: bool) -> None:
+    page = thing_of(client, "2")
+    *chosen, left = [one["ref"] for one in page["pictures"]]
+    id_ = say(client, "photos/name", refs=chosen, name="mug")["id"]
+    waiting = client.get(f"{BASE}/things/{id_}").json()
+    assert [one["ref"] for one in waiting["proposals"]] == [left]
+    assert (waiting["photos"], waiting["proposed"], waiting["confirmed"]) == (len(chosen), 1, len(chosen))
+    say(client, f"things/{id_}/proposals", refs=[left], same=same)
+    then = client.get(f"{BASE}/things/{id_}").json()
+    assert (then["photos"], then["proposed"]) == (len(chosen) + same, 0)
+    again = client.post(
+        f"{BASE}/things/{id_}/proposals", json={"fingerprint": MODEL, "refs": [left], "same": same}
+    )
+    assert again.status_code == 409
 
 
 def test_not_this_one_takes_a_photo_out_and_undo_brings_it_back(client: TestClient) -> None:

@@ -12,6 +12,7 @@ from insclr.data.given import Images, Photo, as_list, is_several
 from insclr.data.table import read_table, text_of_cell
 from insclr.describe.describer import ModelDescriber
 from insclr.errors import UserError
+from insclr.feedback.feedback import read_known
 from insclr.model.stored import with_weights
 from insclr.options import IndexOptions, SearchOptions, show_options
 from insclr.retrieval.index import IndexReport
@@ -20,7 +21,7 @@ from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match, open_for_search
 from insclr.retrieval.search import search as search_store
 from insclr.shards import Shard, shard_of
-from insclr.store import open_store
+from insclr.store import is_store, open_store
 
 if TYPE_CHECKING:
     from insclr.retrieval.score import Answer, ScoreCurve
@@ -37,11 +38,11 @@ def index(
 ) -> IndexReport:
     """Make images searchable in a store (a folder, or a Milvus address): adds new ones, updates changed ones.
 
-    `prune` drops rows whose image is no longer listed; `verify` reads every file instead of trusting its time.
-    `regions` and `local` keep parts of images too, for `search` by them; `size` is the side at which images are
-    described. With `boxes` each box of a file (COCO or MegaDetector JSON, CSV) is a row. With `shard` ("2/4") one of
-    several processes takes its share of the images; the last one writes the store, and `waits_for` in the reports of
-    the others names the one that will, or has.
+    A store as `model` stands for the model that it has. `prune` drops rows whose image is no longer listed; `verify`
+    reads every file instead of trusting its time. `regions` and `local` keep parts of images too, for `search` by
+    them; `size` is the side at which images are described. With `boxes` each box of a file (COCO or MegaDetector
+    JSON, CSV) is a row. With `shard` ("2/4") one of several processes takes its share of the images; the last one
+    writes the store, and `waits_for` in the reports of the others names the one that will, or has.
 
     >>> report = insclr.index("RUN", "PHOTOS", "STORE")
     >>> report.total, list(report.skipped)
@@ -49,6 +50,9 @@ def index(
     """
     given = options.change(changes)
     shard = shard_of(given.shard) if given.shard else Shard()  # one rank of a script may index alone
+    if isinstance(model, str | Path) and is_store(model):
+        with closing(open_store(model)) as opened:
+            model = opened.info.model
     require_model(model, given)
     listed = as_list(images)
     if given.boxes is not None:
@@ -66,14 +70,16 @@ def search(
     options: SearchOptions = SearchOptions(),
     *,
     box: Box | None = None,
+    unlike: Photo | Sequence[Photo] = (),
     **changes: Any,
 ) -> list[Match]:
     """The images of a store that show the instance in an image, best first; several are images of one instance.
 
-    `box` is the part of the image that is meant: left, top, right, bottom in pixels. `where` filters by columns,
-    such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions"), as far as they
-    were indexed. `model` names the store's model where it has moved. The query itself, where the store has it,
-    is marked (`is_query`) and comes besides the `top` others.
+    `box` is the part of the image that is meant: left, top, right, bottom in pixels. `unlike` are images of another
+    instance: they are left out, and what is like them comes later. Names and answers decide scores. `where` filters
+    by columns, such as "year >= 1900". `ranking` is by whole images ("global") or by parts of them ("regions"), as
+    far as they were indexed. `model` names the store's model where it has moved. The query itself, where the store
+    has it, is marked (`is_query`) and comes besides the `top` others.
 
     >>> matches = insclr.search("STORE", "PHOTOS/thing3-1.png", top=4)
     >>> matches[0].path, matches[0].likely
@@ -81,8 +87,16 @@ def search(
     """
     given = options.change(changes)
     queries: list[Any] = list(query) if is_several(query) else [query]
-    with open_for_search(store, given, len(queries)) as (opened, describer):
-        return search_store(opened, describer, [image_query(one, box) for one in queries], given)
+    others: list[Any] = list(unlike) if is_several(unlike) else [unlike]
+    with open_for_search(store, given, len(queries) + len(others)) as (opened, describer):
+        return search_store(
+            opened,
+            describer,
+            [image_query(one, box) for one in queries],
+            given,
+            unlike=[image_query(one) for one in others],
+            known=read_known(opened),
+        )
 
 
 def duplicates(store: str | Path) -> list[list[str]]:
@@ -100,19 +114,22 @@ def duplicates(store: str | Path) -> list[list[str]]:
 def cluster(store: str | Path, out: str | Path | None = None, *, min_size: int = 2) -> list[list[str]]:
     """Groups of images of the same instance, by their paths: the largest group first, in it the most typical image.
 
-    `out` is a folder for clusters.csv and contact sheets.
+    Names and answers hold: images that people put together or told apart are so. `out` is a folder for clusters.csv
+    and contact sheets.
 
     >>> groups = insclr.cluster("STORE", "GROUPS")
     >>> len(groups[0]) >= 2
     True
     """
+    from insclr.feedback.feedback import build_links, read_feedback
     from insclr.feedback.groups import cluster as find_clusters
     from insclr.report.cluster_sheets import write_clusters
 
     with closing(open_store(store)) as opened:
-        groups = find_clusters(opened, min_size)
+        feedback = read_feedback(opened)
+        groups = find_clusters(opened, min_size, build_links(feedback))
         if out is not None:
-            write_clusters(groups, opened, Path(out))
+            write_clusters(groups, opened, Path(out), feedback.name_of)
         return [[row.image.path for row in group.rows] for group in groups]
 
 
@@ -124,7 +141,8 @@ def names(store: str | Path, source: str | Path = "") -> dict[str, str]:
     >>> insclr.names("STORE", "names.csv")["thing3-1.png"]  # a CSV of path and name
     'Blue vase'
     """
-    from insclr.feedback.names import import_names, named_rows
+    from insclr.feedback.name_files import import_names
+    from insclr.feedback.names import named_rows
 
     with closing(open_store(store)) as opened:
         if source:

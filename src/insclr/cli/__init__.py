@@ -16,12 +16,23 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from insclr import progress
+from insclr import errors, progress
 from insclr.errors import WHERE_IT_RUNS, UserError
+
+_ORDER = (
+    *("demo", "check", "recipes", "train", "index", "watch", "search", "serve", "names", "answers", "learn"),
+    *("models", "duplicates", "cluster", "calibrate", "evaluate", "compare", "report", "ablate", "whiten"),
+    *("embed", "export", "push", "pull", "demo-data"),
+)
 
 
 class _FullSummaries(TyperGroup):
     """Lists the commands with the whole first paragraph of their help; typer would cut it to one line."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of work."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -143,6 +154,7 @@ def main() -> None:
     logging.getLogger("insclr.engine").setLevel(logging.INFO)  # one line names the engine
     tell_when_stopped(lambda: _CONTINUE)
     progress.as_json = False
+    errors.in_shell = True
     try:
         if not hasattr(os, "fork"):
             raise UserError(WHERE_IT_RUNS)

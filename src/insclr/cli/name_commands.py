@@ -26,6 +26,7 @@ def list_names(store: StoreName) -> None:
         found = build_gallery(opened)
     for thing in found.things:
         marks = (" (uncertain)" if thing.uncertain else "") + (" (hidden)" if thing.hidden else "")
+        marks += f" ({len(thing.proposed)} more look like it: check)" if thing.proposed else ""
         typer.echo(f"{len(thing.rows):6}  {thing.name or '-'}{marks}")
     typer.echo(f"{len(found.things)} things; {len(found.alone)} images match nothing")
 
@@ -38,14 +39,17 @@ def export_names(
         Literal["csv", "links", "xmp"],
         typer.Option("--as", help="csv; links: a folder a name; xmp: a sidecar an image."),
     ] = "csv",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a table or sidecars that exist.")
+    ] = False,
 ) -> None:
     """Write the names of images, those that joined by their score among them."""
-    from insclr.feedback import names
+    from insclr.feedback import name_files
     from insclr.store import open_store
 
-    write = {"csv": names.export_csv, "links": names.export_links, "xmp": names.export_xmp}[kind]
+    forms = {"csv": name_files.export_csv, "links": name_files.export_links, "xmp": name_files.export_xmp}
     with closing(open_store(store)) as opened:
-        count = write(opened, out)
+        count = forms[kind](opened, out, replace=replace)
     typer.echo(f"{count} named images: {out}")
 
 
@@ -54,15 +58,19 @@ def import_names(
     store: StoreName,
     source: Annotated[
         str,
-        typer.Argument(help="A CSV (path, name), another store, or the word folders: the images' folders."),
+        typer.Argument(
+            help="A CSV (path, name), a folder of XMP sidecars, another store, or the word folders: the images' own."
+        ),
     ],
 ) -> None:
-    """Import names: from folders, a CSV, or another store with all its names and answers."""
-    from insclr.feedback import names
+    """Import names: from folders, a CSV, XMP sidecars, or another store with all its names and answers."""
+    from insclr.data.table import one_line
+    from insclr.feedback import name_files
     from insclr.store import open_store
 
     with closing(open_store(store)) as opened:
-        typer.echo(f"{names.import_names(opened, source)} images named")
+        report = name_files.import_names(opened, source)
+    typer.echo("\n".join(map(one_line, report.summary().splitlines())))
 
 
 @answers_app.command("list")

@@ -13,7 +13,7 @@ import typer
 
 from insclr import progress
 from insclr.cli import tell_when_stopped
-from insclr.cli.flags import Images, ModelName, StoreName, command, list_given
+from insclr.cli.flags import Images, StoreName, command, list_given
 from insclr.errors import UserError
 from insclr.files import is_there
 from insclr.options import IndexOptions, SearchOptions, StoreModelOptions
@@ -96,8 +96,25 @@ StoreToWrite = Annotated[
 
 
 @command
-def index(model: ModelName, images: Images, store: StoreToWrite, options: IndexOptions) -> None:
+def index(
+    model: Annotated[
+        str, typer.Argument(help="Run folder, model file, pretrained:NAME, or a store that has its model.")
+    ],
+    images: Images,
+    options: IndexOptions,
+    store: Annotated[
+        str,
+        typer.Option(
+            help="Folder of the store, or http://host:19530/NAME for Milvus; needless where MODEL is a store."
+        ),
+    ] = "",
+) -> None:
     """Index images for search: adds what is new, describes changed images again, skips the rest."""
+    from insclr.store import is_store
+
+    if not store and not is_store(model):
+        raise UserError("Name the folder of the store: --store STORE.")
+    store = store or model
     tell_when_stopped(lambda: f"{store} keeps the images indexed so far. Run the same command to continue.")
     from insclr.api import index as index_listed
     from insclr.data.table import one_line
@@ -208,16 +225,21 @@ def search(
     query: Annotated[Path, typer.Argument(help="An image, or a folder or list of images (JSON lines out).")],
     options: SearchOptions,
     box: Annotated[str, typer.Option(help="Part of the image: x1,y1,x2,y2 in pixels.")] = "",
+    unlike: Annotated[
+        list[Path] | None, typer.Option(help="An image of another instance: what is like it comes later.")
+    ] = None,
     regions: Annotated[bool, typer.Option("--regions", help="The same as --ranking regions.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Find every image of the instance in an image."""
     from insclr.data.given import is_single
+    from insclr.feedback.feedback import read_known
     from insclr.retrieval.search import search_files
 
     if regions:
         options = replace(options, ranking="regions")
-    for found in search_files(store, query, options, _parse_box(box)):
+    asked = search_files(store, query, options, _parse_box(box), unlike=unlike or (), read_known=read_known)
+    for found in asked:
         if as_json or not is_single(query):
             typer.echo(json.dumps(found.to_json()))
         else:

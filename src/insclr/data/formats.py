@@ -1,5 +1,6 @@
 """File formats: which files are read, which need an extra, and the names of video frames."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -24,11 +25,28 @@ VIDEOS = {
 }
 _NO_PHOTOS = frozenset({".psd", ".jxl", ".jp2", ".svg", ".eps", ".tga", ".exr", ".xcf", ".ico", ".pdf"})
 
+_LOOKED_AT = 1000  # files of a folder
+
 # Kinds of files that are not read.
 VIDEO, RAW_PHOTO, NOT_UTF8, OTHER = "video", "RAW photo", "name that is not UTF-8", "other file"
 _EXTRAS = {RAW_PHOTO: ("raw", "rawpy"), VIDEO: ("video", "av")}
 
 _FRAME = re.compile(rf"(?s)(.*(?:{'|'.join(map(re.escape, VIDEOS))}))#t=(\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+def what_is(path: Path) -> str:
+    """What a path that was given in the place of another is, for messages; empty where it is nothing that we know."""
+    if path.is_dir():
+        known = {"rows.sqlite": "a store", "model.safetensors": "a run folder", "recipe.toml": "a run folder"}
+        for name, kind in known.items():
+            if (path / name).is_file():
+                return kind
+        some = itertools.islice(path.rglob("*"), _LOOKED_AT)
+        return "a folder of photos" if any(one.suffix.lower() in PICTURES | RAW for one in some) else ""
+    if not path.is_file():
+        return ""
+    suffix = path.suffix.lower()
+    return "a photo" if suffix in PICTURES | RAW else "a model file" if suffix == ".safetensors" else ""
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from insclr.data.formats import NOT_UTF8, PICTURES, VIDEOS, is_text, kind_of, not_read_lines, on_disk
+from insclr.data.formats import NOT_UTF8, PICTURES, VIDEOS, is_text, kind_of, not_read_lines, on_disk, what_is
 from insclr.data.table import read_table, require_columns, safe_cell, text_of_cell
 from insclr.errors import UserError
 from insclr.files import is_there, open_file, open_text, whole_file
@@ -59,6 +59,10 @@ def require_listed(source: str | Path) -> Path:
     if not is_there(source):
         raise UserError(
             f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."
+        )
+    if (kind := what_is(source)) in ("a store", "a run folder", "a model file"):
+        raise UserError(
+            f"{source} is {kind}, not a folder of images: name the folder that your photos are in."
         )
     return source
 

@@ -3,11 +3,15 @@
 import hashlib
 import itertools
 import logging
+import multiprocessing
 import shutil
 import signal
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,10 +122,13 @@ def view_batches(
         num_workers=workers,
         prefetch_factor=_PREFETCH if workers else None,
         worker_init_fn=begin_worker,
+        multiprocessing_context=_context() if workers else None,
         # Without a generator of its own, the loader would take a draw from the global one.
         generator=torch.Generator(),
     )
-    for batch, failures in loader:
+    with _hide_script():
+        made = iter(loader)
+    for batch, failures in made:
         for i, reason in failures:
             collection.skipped.add(images.paths[i], reason)
         if batch is None:
@@ -130,6 +137,25 @@ def view_batches(
                 "`insclr check` lists the reason of each."
             )
         yield batch
+
+
+def _context() -> Any:
+    """Workers come from a small server process: this one may have threads, whose locks a fork would copy held."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+@contextmanager
+def _hide_script() -> Iterator[None]:
+    """Have new processes not run the user's script again, which need not guard its lines against that."""
+    script = sys.modules["__main__"].__dict__
+    kept = {name: script.get(name) for name in ("__spec__", "__file__")}
+    script.update(dict.fromkeys(kept))
+    try:
+        yield
+    finally:
+        script.update(kept)
 
 
 # What a worker sends: the batch (None when no image at all can be read) and what it could not read.

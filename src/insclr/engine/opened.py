@@ -44,6 +44,10 @@ class OpenedModel:
     head: Head = field(default_factory=Head, repr=False, compare=False)  # the last layer, for parts of maps
     gem_p: float = 3.0  # of GeM pooling, where the network has it
 
+    def __repr__(self) -> str:
+        name, size = self.recipe.network.backbone, self.descriptor.size
+        return f"Model({self.source or 'in memory'}: {name}, {self.engine.dim} numbers, images at {size} px)"
+
     @property
     def descriptor(self) -> DescriptorRecipe:
         """How it describes images."""

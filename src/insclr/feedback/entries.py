@@ -12,6 +12,7 @@ from insclr.store import Entry, Store, new_entry
 
 MAX_NAME = 120  # characters
 _MAX_IMAGES = 400  # in one entry
+_MARK: dict[bool, dict[str, Any]] = {False: {}, True: {"grouped": True}}  # images that are named as a group
 
 
 def answer(
@@ -43,18 +44,24 @@ def judge(query: str, result: str, rank: int, *, same: bool, model: str) -> Entr
     return new_entry("judge", data)
 
 
-def name_thing(thing: str, name: str, images: Sequence[str], split_from: str = "") -> list[Entry]:
+def name_thing(
+    thing: str, name: str, images: Sequence[str], split_from: str = "", *, grouped: bool = False
+) -> list[Entry]:
     """Name these images one thing; without images, rename the thing.
 
-    `split_from` is the thing that they were taken out of, which they do not show.
+    `split_from` is the thing that they were taken out of, which they do not show. `grouped` images were named as the
+    group that they were in, and not one by one.
     """
-    data = {"thing": thing, "name": check_name(name), "split_from": split_from}
+    data = {"thing": thing, "name": check_name(name), "split_from": split_from} | _MARK[grouped]
     return _split(kind="name", data=data, images=images) or [new_entry("name", data | {"images": []})]
 
 
-def add_images(thing: str, images: Sequence[str]) -> list[Entry]:
-    """Images that show the thing."""
-    return _split("add", {"thing": thing}, images)
+def add_images(
+    thing: str, images: Sequence[str], *, grouped: bool = False, boxes: Mapping[str, Sequence[float]] = {}
+) -> list[Entry]:
+    """Images that show the thing; `boxes` hold where, for some of at most 200 images, as fractions of the image."""
+    where = {"boxes": {image: list(box) for image, box in boxes.items()}} if boxes else {}
+    return _split("add", {"thing": thing} | _MARK[grouped] | where, images)
 
 
 def remove_images(thing: str, images: Sequence[str]) -> list[Entry]:
@@ -147,7 +154,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _split(kind: str, data: Mapping[str, str], images: Sequence[str]) -> list[Entry]:
+def _split(kind: str, data: Mapping[str, Any], images: Sequence[str]) -> list[Entry]:
     """Entries of at most _MAX_IMAGES images each; several entries of one act have the same `act`."""
     act = {"act": secrets.token_hex(8)} if len(images) > _MAX_IMAGES else {}
     return [

@@ -1,11 +1,12 @@
 """Feedback about the images of a store, read from its journal: names, corrections, answers, judged precision."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from insclr.data.decode import Box
 from insclr.feedback.links import Link, Links
 from insclr.store import Entry, Store
 
@@ -20,6 +21,7 @@ class Thing:
     name: str = ""
     hidden: bool = False
     images: list[str] = field(default_factory=list)  # hashes, in the order of the entries
+    grouped: set[str] = field(default_factory=set)  # those that a person named as a group, not one by one
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,25 @@ class Feedback:
     skipped: set[str] = field(default_factory=set)  # queries
     judged: list[Judged] = field(default_factory=list)
     asked_by: dict[str, str] = field(default_factory=dict)  # entry of an answer: the model that asked
+    boxes: dict[str, Box] = field(default_factory=dict)  # image: where its thing is, as fractions of it
 
     def name_of(self, image: str) -> str:
         """The name of the image's thing; empty where there is none."""
         thing = self.things.get(self.thing_of.get(image, ""))
         return thing.name if thing else ""
 
-    def all_links(self) -> list[Link]:
-        """The links, then what names imply: a thing is one instance, two names are two instances."""
+    def all_links(self, *, grouped: bool = True) -> list[Link]:
+        """The links, then what names imply: a thing is one instance, two names are two instances.
+
+        Without `grouped`, images that were named as a group imply nothing.
+        """
         implied: list[Link] = []
         named: dict[str, str] = {}  # name: image
         for thing in self.things.values():
-            implied += [Link(thing.images[0], image, True, thing.id) for image in thing.images[1:]]
-            if thing.name and thing.images:
-                named[thing.name] = thing.images[0]
+            images = [image for image in thing.images if grouped or image not in thing.grouped]
+            implied += [Link(images[0], image, True, thing.id) for image in images[1:]]
+            if thing.name and images:
+                named[thing.name] = images[0]
         firsts = list(named.values())
         if len(firsts) <= _MAX_PAIRED_THINGS:
             implied += [
@@ -81,8 +88,10 @@ class Feedback:
             case "add":
                 thing, images = self._thing(entry), _images(entry)
                 first = (*thing.images, *images)[:1]
-                self.links += [Link(first[0], image, True, entry.id) for image in images if image != first[0]]
-                self._move(thing, images)
+                if not data.get("grouped"):
+                    self.links += [Link(first[0], one, True, entry.id) for one in images if one != first[0]]
+                self._move(thing, images, grouped=bool(data.get("grouped")))
+                self.boxes |= {image: (a, b, c, d) for image, (a, b, c, d) in data.get("boxes", {}).items()}
             case "remove":
                 self._remove(entry)
             case "merge":
@@ -102,7 +111,7 @@ class Feedback:
         thing, images = self._thing(entry), _images(entry)
         thing.name = str(entry.data["name"])
         other = self.things.get(str(entry.data.get("split_from", "")))
-        self._move(thing, images)
+        self._move(thing, images, grouped=bool(entry.data.get("grouped")))
         if other is not None and images:
             self.links += [Link(images[0], image, True, entry.id) for image in images[1:]]
             self.links += [Link(rest, images[0], False, entry.id) for rest in other.images[:1]]
@@ -114,6 +123,7 @@ class Feedback:
         images = _images(entry)
         gone = set(images)
         thing.images = [image for image in thing.images if image not in gone]
+        thing.grouped -= gone
         for image in images:
             if self.thing_of.get(image) == thing.id:
                 del self.thing_of[image]
@@ -126,14 +136,18 @@ class Feedback:
         if into.images and gone.images:
             self.links.append(Link(into.images[0], gone.images[0], True, entry.id))
         into.name = into.name or gone.name
+        grouped = into.grouped | gone.grouped
         self._move(into, gone.images)
+        into.grouped = grouped
         del self.things[gone.id]
 
-    def _move(self, thing: Thing, images: Sequence[str]) -> None:
-        """Let images belong to this thing and to no other."""
+    def _move(self, thing: Thing, images: Sequence[str], *, grouped: bool = False) -> None:
+        """Let images belong to this thing and to no other; what a person put there one by one stays so."""
         moved = set(images)
+        thing.grouped = thing.grouped | (moved - set(thing.images)) if grouped else thing.grouped - moved
         for other in {self.thing_of.get(image, thing.id) for image in images} - {thing.id}:
             self.things[other].images = [one for one in self.things[other].images if one not in moved]
+            self.things[other].grouped -= moved
         thing.images = list(dict.fromkeys((*thing.images, *images)))
         self.thing_of |= dict.fromkeys(images, thing.id)
 
@@ -150,6 +164,28 @@ def replay(entries: Iterable[Entry]) -> Feedback:
     feedback = Feedback()
     feedback.entries = [one for one in ordered if one.id not in undone and feedback.apply(one)]
     return feedback
+
+
+class KnownPairs:
+    """Which images show the same instance by what people said of them one by one."""
+
+    def __init__(self, feedback: Feedback) -> None:
+        self._links = Links(feedback.all_links(grouped=False))
+        self._images = {image for link in self._links.applied for image in (link.one, link.other)}
+
+    def relation(self, queries: Set[str], image: str) -> int:
+        """1: the image shows the instance of a query; -1: another one; 0: not known."""
+        about = [query for query in queries if query in self._images and query != image]
+        if image not in self._images or not about:
+            return 0
+        if any(self._links.same(query, image) for query in about):
+            return 1
+        return -1 if any(self._links.different(query, image) for query in about) else 0
+
+
+def read_known(store: Store) -> KnownPairs:
+    """What the store's journal holds of pairs of images."""
+    return KnownPairs(read_feedback(store))
 
 
 def build_links(feedback: Feedback) -> Links:
@@ -192,7 +228,8 @@ class Precision:
     """The share of right results among the first, with a 95 % interval."""
 
     right: int
-    judged: int
+    judged: int  # results of this model
+    answers: int = 0  # of the person: where models are compared, one may be about one of them alone
 
     @property
     def share(self) -> float:
@@ -211,8 +248,8 @@ class Precision:
 
     def sentence(self) -> str:
         """In words."""
-        if self.judged < ENOUGH:
-            return f"{self.judged} of {ENOUGH} results judged"
+        if (answers := max(self.answers, self.judged)) < ENOUGH:
+            return f"{answers} of {ENOUGH} results judged"
         low, high = self.interval
         return (
             f"{self.share:.0%} of the first {DEPTH} results show the same thing "
@@ -275,4 +312,4 @@ class FairSample:
             if all((query, result) in self._judged for result in results):
                 judged += 1
                 right += self._judged[query, results[place]]
-        return Precision(right, judged)
+        return Precision(right, judged, len(self._judged))

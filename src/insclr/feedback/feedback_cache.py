@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from insclr.feedback.feedback import Feedback, answer_links, read_feedback
+from insclr.feedback.feedback import Feedback, KnownPairs, answer_links, read_feedback
 from insclr.feedback.names import Gallery, build_gallery
 from insclr.store import Entry, Store, StoreUnavailable
 
@@ -45,6 +45,7 @@ class FeedbackCache:
         self._read_at = -_FRESH
         self._gallery: tuple[str, Gallery] | None = None
         self._asking: tuple[str, Asking] | None = None
+        self._known: tuple[Feedback, KnownPairs] | None = None
 
     def read(self) -> Feedback:
         """The feedback as of now."""
@@ -53,6 +54,13 @@ class FeedbackCache:
                 self._feedback = read_feedback(self._store)
                 self._read_at = time.monotonic()
             return self._feedback
+
+    def known_pairs(self) -> KnownPairs:
+        """What people said of pairs of photos, as of now."""
+        feedback, kept = self.read(), self._known
+        if kept is None or kept[0] is not feedback:
+            self._known = kept = feedback, KnownPairs(feedback)
+        return kept[1]
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write to the journal."""

@@ -1,26 +1,19 @@
 """The things of a store (groups of photos, corrected and named by people); export and import of their names."""
 
-import csv
-import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from xml.sax.saxutils import escape
 
 import numpy as np
 
-from insclr.data.table import read_table, safe_cell, text_of_cell
 from insclr.errors import UserError
-from insclr.feedback.entries import add_images, check_name, name_thing, new_thing_id
-from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback, replay
+from insclr.feedback.entries import name_thing, new_thing_id
+from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
 from insclr.feedback.groups import cluster
-from insclr.files import whole_file
-from insclr.retrieval.score import LIKELY, score_curve_of
-from insclr.store import Entry, Row, Store, open_store
+from insclr.feedback.joining import find_joins, find_split
+from insclr.retrieval.score import score_curve_of
+from insclr.store import Entry, Row, Store
 
 _GROUP = "group-"  # before the hash of the most central photo, for a thing without feedback
 
@@ -32,16 +25,21 @@ class ShownThing:
     id: str
     name: str
     rows: tuple[Row, ...]  # the most central first
-    confirmed: frozenset[str] = (
-        frozenset()
-    )  # hashes of photos that people put here; the others joined by score
-    score: float = 1.0  # how likely two of its photos show the same thing, on average
+    # Hashes of photos that people put here one by one; the others were named as a group or joined by score.
+    confirmed: frozenset[str] = frozenset()
     hidden: bool = False
+    proposed: tuple[Row, ...] = ()  # photos that look like it and wait for a person
+    split: tuple[Row, ...] = ()  # those of its rows that are probably another thing
+
+    @property
+    def has_feedback(self) -> bool:
+        """Whether a person named it or changed it."""
+        return not self.id.startswith(_GROUP)
 
     @property
     def uncertain(self) -> bool:
-        """Whether it may be several things: it has no feedback, and its photos are not alike enough."""
-        return not self.confirmed and self.score < LIKELY
+        """Whether it may be several things."""
+        return bool(self.split)
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,8 @@ class Gallery:
 def build_gallery(store: Store, feedback: Feedback | None = None) -> Gallery:
     """Group the photos of a store; those that people put into a thing are there.
 
-    A photo without feedback is with the thing that most of its group belongs to, unless it was told from that thing.
+    A photo without feedback whose group is mostly of such a thing joins it where that is hardly ever wrong
+    (`find_joins`); else it waits for a person, in a group with the others or alone.
     """
     feedback = read_feedback(store) if feedback is None else feedback
     apart: dict[str, set[str]] = defaultdict(set)  # image: images of other things
@@ -86,7 +85,8 @@ def build_gallery(store: Store, feedback: Feedback | None = None) -> Gallery:
             apart[link.one].add(link.other)
             apart[link.other].add(link.one)
     members: dict[str, list[Row]] = defaultdict(list)
-    alone: list[Row] = []
+    groups: list[list[Row]] = []  # without feedback
+    like: dict[int, str] = {}  # row: the thing that it is grouped with
     for group in cluster(store, 1, links=build_links(feedback)):
         things: Counter[str] = Counter()
         rest: list[Row] = []
@@ -96,16 +96,25 @@ def build_gallery(store: Store, feedback: Feedback | None = None) -> Gallery:
                 members[thing].append(row)
             else:
                 rest.append(row)
+        groups.append(rest)
         if things:
             common = things.most_common(1)[0][0]
             images = feedback.things[common].images
-            members[common] += [row for row in rest if apart[row.image.hash].isdisjoint(images)]
-            rest = [row for row in rest if not apart[row.image.hash].isdisjoint(images)]
+            like |= {row.id: common for row in rest if apart[row.image.hash].isdisjoint(images)}
+    known = {thing: [row.id for row in rows] for thing, rows in members.items()}
+    joins = find_joins(store, like, known, sum(map(len, groups)))
+    proposed: dict[str, list[Row]] = defaultdict(list)
+    alone: list[Row] = []
+    for rows in groups:
+        for row in rows:
+            if row.id in like:
+                (members if row.id in joins else proposed)[like[row.id]].append(row)
+        rest = [row for row in rows if row.id not in joins]
         if len(rest) > 1:
             members[f"{_GROUP}{rest[0].image.hash}"] = rest
         else:
             alone += rest
-    shown = _show_things(store, feedback, members)
+    shown = _show_things(store, feedback, members, proposed)
     return Gallery(tuple(sorted(shown, key=lambda t: (-len(t.rows), not t.name, t.name, t.id))), tuple(alone))
 
 
@@ -114,7 +123,7 @@ def assign_permanent_id(thing: ShownThing) -> tuple[str, list[Entry]]:
     if not thing.id.startswith(_GROUP):
         return thing.id, []
     id_ = new_thing_id()
-    return id_, name_thing(id_, "", [row.image.hash for row in thing.rows])
+    return id_, name_thing(id_, "", [row.image.hash for row in thing.rows], grouped=True)
 
 
 def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
@@ -125,32 +134,23 @@ def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
     return [found[one] for one in ids]
 
 
-def _show_things(store: Store, feedback: Feedback, members: dict[str, list[Row]]) -> list[ShownThing]:
+def _show_things(
+    store: Store, feedback: Feedback, members: dict[str, list[Row]], proposed: dict[str, list[Row]]
+) -> list[ShownThing]:
     curve = score_curve_of(store)
     flat = store.descriptors([row.id for rows in members.values() for row in rows])
     by_thing = np.split(flat, np.cumsum([len(rows) for rows in members.values()])[:-1]) if members else []
     found = []
     for (id_, rows), descriptors in zip(members.items(), by_thing, strict=True):
-        total, count = descriptors.sum(0), len(rows)
-        average = (float(total @ total) - count) / (count * (count - 1)) if count > 1 else 1.0
-        score = float(curve.score(np.array([average], dtype=np.float32))[0])
-        central = tuple(rows[i] for i in np.argsort(-(descriptors @ total), kind="stable"))
+        order = np.argsort(-(descriptors @ descriptors.sum(0)), kind="stable")
+        central = tuple(rows[i] for i in order)
         # A group is numbered by a photo that it keeps when others join it.
         thing = feedback.things.get(id_) or Thing(f"{_GROUP}{central[0].image.hash}")
-        found.append(ShownThing(thing.id, thing.name, central, frozenset(thing.images), score, thing.hidden))
+        confirmed = frozenset(thing.images) - thing.grouped
+        split = () if confirmed else tuple(central[i] for i in find_split(descriptors[order], curve))
+        waiting = tuple(proposed.get(id_, ()))
+        found.append(ShownThing(thing.id, thing.name, central, confirmed, thing.hidden, waiting, split))
     return found
-
-
-_XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
-<x:xmpmeta xmlns:x="adobe:ns:meta/">
- <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
-  <rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/">
-   <dc:subject><rdf:Bag><rdf:li>{name}</rdf:li></rdf:Bag></dc:subject>
-  </rdf:Description>
- </rdf:RDF>
-</x:xmpmeta>
-<?xpacket end="w"?>
-"""
 
 
 def named_rows(store: Store) -> list[tuple[str, Row, bool]]:
@@ -162,105 +162,3 @@ def named_rows(store: Store) -> list[tuple[str, Row, bool]]:
         if thing.name
     ]
     return sorted(found, key=lambda one: (one[0], one[1].image.path))
-
-
-def export_csv(store: Store, file: Path) -> int:
-    """Write path, name and by whom; cells that a spreadsheet would run are quoted. Returns the photos written."""
-    rows = named_rows(store)
-    with whole_file(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.writer(stream)
-        table.writerow(["path", "name", "by"])
-        for name, row, confirmed in rows:
-            table.writerow([safe_cell(row.image.path), safe_cell(name), "person" if confirmed else "score"])
-    return len(rows)
-
-
-def export_links(store: Store, folder: Path) -> int:
-    """A folder for every name with links to its photos; links that are there already are left."""
-    rows = named_rows(store)
-    for name, row, _ in rows:
-        home = folder / folder_name(name)
-        home.mkdir(parents=True, exist_ok=True)
-        source = Path(os.path.abspath(store.info.root / row.image.path))  # noqa: PTH100
-        link = home / f"{row.image.hash[:8]}-{source.name}"
-        if not link.is_symlink() and not link.exists():
-            link.symlink_to(source)
-    return len(rows)
-
-
-def export_xmp(store: Store, folder: Path) -> int:
-    """A sidecar PATH.xmp with the name as a keyword for every named photo, in folders like those of the photos."""
-    rows = named_rows(store)
-    for name, row, _ in rows:
-        path = PurePosixPath(row.image.path)
-        inside = Path(*path.parts[1:]) if path.is_absolute() else Path(path)
-        file = folder / inside.parent / f"{inside.name}.xmp"
-        if ".." in inside.parts:
-            raise UserError(
-                f"{row.image.path} lies outside of the store's folder: sidecars cannot mirror it."
-            )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as scratch:
-            scratch.write_text(_XMP.format(name=escape(name)), encoding="utf-8")
-    return len(rows)
-
-
-def folder_name(name: str) -> str:
-    """A name as the name of a folder on any system."""
-    plain = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", name).strip(" .")
-    return plain or "_"
-
-
-def import_names(store: Store, source: str) -> int:
-    """Import names from a CSV (path, name), another store, or, as `folders`, the folders the photos are in.
-
-    Returns how many photos were named. A store brings all of its feedback, answers too.
-    """
-    if source == "folders":
-        wanted = _from_folders(store)
-    elif source.lower().endswith(".csv"):
-        wanted = _from_csv(store, Path(source))
-    else:
-        return _from_store(store, source)
-    things = {thing.name: thing.id for thing in read_feedback(store).things.values() if thing.name}
-    entries: list[Entry] = []
-    for name, images in sorted(wanted.items()):
-        id_ = things.get(name) or new_thing_id()
-        if name not in things:
-            entries += name_thing(id_, name, [])
-        entries += add_images(id_, images)
-    store.append(entries)
-    return sum(map(len, wanted.values()))
-
-
-def _from_store(store: Store, source: str) -> int:
-    with closing(open_store(source)) as other:
-        entries = other.journal()
-    store.append(entries)
-    here = {row.image.hash for row in store.rows_by_path().values()}
-    return sum(image in here for image in replay(entries).thing_of)
-
-
-def _from_folders(store: Store) -> dict[str, list[str]]:
-    wanted: dict[str, list[str]] = defaultdict(list)
-    for path, row in sorted(store.rows_by_path().items()):
-        name = PurePosixPath(path).parent.name
-        if name:
-            wanted[check_name(name)].append(row.image.hash)
-    if not wanted:
-        raise UserError(
-            "The photos of this store are in no folders of their own: give a CSV (path, name) instead."
-        )
-    return wanted
-
-
-def _from_csv(store: Store, file: Path) -> dict[str, list[str]]:
-    rows = store.rows_by_path()
-    wanted: dict[str, list[str]] = defaultdict(list)
-    for line, cells in read_table(file, ("path", "name")):
-        path, name = text_of_cell(cells["path"]), text_of_cell(cells["name"])
-        if path not in rows:
-            raise UserError(f"{file}, line {line}: there is no photo {path} in the store.")
-        if check_name(name):
-            wanted[check_name(name)].append(rows[path].image.hash)
-    return wanted

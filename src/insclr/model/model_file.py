@@ -39,6 +39,11 @@ class Model:
     notes: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.source or 'in memory'}: {self.recipe.network.backbone}, {self.network.dim} numbers)"
+        )
+
 
 def save_model(
     path: Path | str, network: DescriptorNetwork, recipe: Recipe, notes: Mapping[str, str] = {}

@@ -13,6 +13,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from insclr.data.formats import what_is
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe, from_table, rename_old_keys, to_toml
@@ -50,6 +51,10 @@ def find_model_file(name: str | Path) -> Path | None:
     if str(name).startswith(PRETRAINED):
         return None
     path = Path(name)
+    if (kind := what_is(path)) in ("a store", "a folder of photos", "a photo"):
+        raise UserError(
+            f"{path} is {kind}, not a model: give a run folder of `insclr train`, a model file, or pretrained:NAME."
+        )
     if path.is_dir():
         if not (path / MODEL_NAME).is_file():
             raise UserError(

@@ -5,6 +5,7 @@ another one; `--set key=value` changes single keys; the run folder keeps the res
 nothing reads is an error.
 """
 
+import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -139,8 +140,10 @@ def _parse(name: str | Path) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise UserError(f"The recipe {name} is not UTF-8 text (byte {error.start}).") from error
     else:
+        near = difflib.get_close_matches(str(name), files, 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
         raise UserError(
-            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(sorted(files))}."
+            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(sorted(files))}.{meant}"
         )
     try:
         return tomllib.loads(text)

@@ -1,7 +1,7 @@
 """Write groups of photos of the same thing as files: a table, and pages with thumbnails."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,18 @@ class _Group:
     tiles: list[Tile]
 
 
-def write_clusters(clusters: Sequence[Cluster], store: Store, out: Path) -> None:
-    """Write clusters.csv (group, path, and the user's columns) and sheets/0001.html, ... with all groups."""
+def write_clusters(
+    clusters: Sequence[Cluster], store: Store, out: Path, name_of: Callable[[str], str] = lambda _: ""
+) -> None:
+    """Write clusters.csv (group, path, thing, and the user's columns) and sheets/0001.html, ... with all groups.
+
+    `name_of` gives the name of an image's thing by the hash of its content.
+    """
     if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - {_TABLE, _SHEETS}):
         raise UserError(f"{out} holds other files: give a new folder, its content would be replaced")
     sheets = list(_sheets(clusters))
     with whole_folder(out) as folder, progress_bar("contact sheets", len(clusters)) as bar:
-        _write_table(clusters, store, folder / _TABLE)
+        _write_table(clusters, store, folder / _TABLE, name_of)
         (folder / _SHEETS).mkdir()
         for number, groups in enumerate(sheets, start=1):
             thumbnails = Thumbnails(store.info.root, side=_SIDE, budget=_BUDGET)
@@ -73,13 +78,16 @@ def _group(number: int, cluster: Cluster, thumbnails: Thumbnails) -> _Group:
     return _Group(number, len(cluster.rows), tiles)
 
 
-def _write_table(clusters: Sequence[Cluster], store: Store, file: Path) -> None:
+def _write_table(
+    clusters: Sequence[Cluster], store: Store, file: Path, name_of: Callable[[str], str]
+) -> None:
     columns = store.columns()
     # File names are bytes: surrogateescape writes back even those that are not UTF-8.
     with file.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:
         table = csv.writer(stream, lineterminator="\n")
-        table.writerow(["group", "path", *map(safe_cell, columns)])
+        table.writerow(["group", "path", "thing", *map(safe_cell, columns)])
         for number, cluster in enumerate(clusters, start=1):
             for row in cluster.rows:
                 values = [row.image.columns.get(name, "") for name in columns]
-                table.writerow([number, *map(safe_cell, (row.image.path, *values))])
+                name = name_of(row.image.hash)
+                table.writerow([number, *map(safe_cell, (row.image.path, name, *values))])

@@ -54,7 +54,7 @@ def report_proof(stores: Sequence[Store], titles: Sequence[str]) -> list[str]:
     sample = FairSample([FirstResults(one) for one in stores], read_feedback(stores[0]))
     found = [sample.precision(place) for place in range(len(stores))]
     run = Path(stores[0].info.model)
-    if found[0].judged >= ENOUGH and kept_recipe(run) is not None:
+    if found[0].answers >= ENOUGH and kept_recipe(run) is not None:
         told = [
             {"title": title, "sentence": one.sentence(), "right": one.right, "judged": one.judged}
             for title, one in zip(titles, found, strict=True)
@@ -76,7 +76,8 @@ def _what_was_learned(run: RunRecord) -> str:
     elif groups:
         answer = (
             f"To tell things apart by {groups:,} groups of photos that look like one thing each "
-            f"({grouped:,} photos; the other {run.usable - grouped:,} are like no other photo, or that is unsure)."
+            f"({grouped:,} photos; the other {run.usable - grouped:,} are like no other photo, or that is unsure). "
+            "The search page groups the photos anew with the trained model, so that its numbers differ."
         )
     else:
         answer = f"To tell things apart by what the {run.usable:,} photos have in common."
@@ -118,6 +119,8 @@ def _what_was_left_out(run: RunRecord) -> str:
         return "Nothing: every photo could be read."
     reasons = Counter(reason.split(":")[0] for _, reason in run.skipped).most_common(_MAX_REASONS)
     listed = "; ".join(f"{count:,} {reason}" for reason, count in reasons)
+    if others := len(run.skipped) - sum(count for _, count in reasons):
+        listed += f"; {others:,} for other reasons"
     return f"{len(run.skipped):,} of {run.images:,} files could not be used: {listed}. The list is below."
 
 

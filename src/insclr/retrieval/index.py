@@ -53,6 +53,9 @@ class IndexReport:
     local: str = ""  # what was decided about local evidence, if anything was
     waits_for: str = ""  # of a shard that did not write the store: who will, or has
 
+    def __repr__(self) -> str:
+        return f"IndexReport({self.summary()})"
+
     def summary(self) -> str:
         """One line for people."""
         if self.waits_for:

@@ -1,7 +1,7 @@
 """Search a store: queries and options in, matches with scores out. Shell, Python and page all call `search`."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from insclr.arrays import MAX_REGIONS, Boxes, Descriptors, Ids, Scores
+from insclr.arrays import Descriptors, Ids, Scores
 from insclr.data.decode import Box
 from insclr.data.formats import split_part
 from insclr.data.given import is_single
@@ -19,9 +19,11 @@ from insclr.describe.describer import Describer, ModelDescriber
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
+from insclr.retrieval.known import Known, find_unlike, put_first, shift_away
 from insclr.retrieval.local_evidence import VERIFIED, LocalEvidence
 from insclr.retrieval.local_store import local_evidence_of
 from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
+from insclr.retrieval.region_search import search_best_region
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
 from insclr.retrieval.verification import QueryParts, Results
 from insclr.store import Condition, Store, open_store, parse_where
@@ -108,7 +110,13 @@ def open_for_search(
 
 
 def search_files(
-    uri: str | Path, query: Path, options: SearchOptions, box: Box | None = None
+    uri: str | Path,
+    query: Path,
+    options: SearchOptions,
+    box: Box | None = None,
+    *,
+    unlike: Sequence[Path] = (),
+    read_known: Callable[[Store], Known] | None = None,
 ) -> Iterator[Found]:
     """Search the store at `uri` for an image, or for every image of a folder or list, one after the other.
 
@@ -117,9 +125,11 @@ def search_files(
     single = is_single(query)
     images = ImageList(query.parent, (query.name,)) if single else list_images(query)
     with open_for_search(uri, options, len(images)) as (store, describer):
+        known, others = read_known(store) if read_known else None, [image_query(one) for one in unlike]
         for i, path in enumerate(images.paths):
             try:
-                matches = search(store, describer, [image_query(images.file(i), box)], options)
+                asked = [image_query(images.file(i), box)]
+                matches = search(store, describer, asked, options, unlike=others, known=known)
             except UnreadableQuery as bad:
                 if single:
                     raise
@@ -129,12 +139,19 @@ def search_files(
 
 
 def search(
-    store: Store, describer: Describer, queries: Sequence[Query], options: SearchOptions
+    store: Store,
+    describer: Describer,
+    queries: Sequence[Query],
+    options: SearchOptions,
+    *,
+    unlike: Sequence[Query] = (),
+    known: Known | None = None,
 ) -> list[Match]:
     """Search for all queries together, as images of one instance (the paper's query set).
 
-    Copies of an image are one match. Matches that are a whole query itself are marked and come besides the `top`
-    others.
+    Copies of an image are one match. Matches that are a query or hold one are marked and come besides the `top`
+    others. Images of `unlike` are of another instance: they are left out, and what is like them comes later. What
+    people know of a result decides its score.
     """
     if not queries:
         raise UserError("nothing to search for: give at least one query")
@@ -142,6 +159,7 @@ def search(
     own_size = options.ranking == "regions"
     # One by one, so that one decoded image is held at a time.
     vectors = np.concatenate([one.descriptor(store, describer, own_size=own_size) for one in queries])
+    others = [one.descriptor(store, describer) for one in unlike]
     hashes = {one.hash for one in queries if one.hash}
     wholes = [one.part_of[1] for one in queries if one.part_of is not None and one.part_of[0] is store]
     hashes |= {row.image.hash for row in wholes}
@@ -153,29 +171,18 @@ def search(
         there = ids[0] >= 0
         found = Results(ids[0][there], similarities[0][there], boxes[0][there])
     else:
-        ids, similarities = _nearest(store, vectors, depth, where, options.aggregate)
+        ids, similarities = _nearest(store, shift_away(vectors, others), depth, where, options.aggregate)
         found = Results(ids[ids >= 0], similarities[ids >= 0])
-        found = _put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
+        if others:
+            similar = store.descriptors(found.ids) @ vectors.T  # (results, queries), not shifted
+            joined = similar.max(1) if options.aggregate == "max" else similar.mean(1)
+            found = Results(found.ids, joined)
+        found = put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
     if options.reranker:
         found = _rerank(store, vectors, found, options.reranker)
     elif local is not None:
         found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
-    return _make_matches(store, found, most, options, hashes)
-
-
-def _put_first(
-    store: Store, queries: Descriptors, found: Results, own: Sequence[int], *, only_found: bool
-) -> Results:
-    """The results with the images that queries are parts of in front, which may look unlike their part."""
-    own = [one for one in dict.fromkeys(own) if not only_found or one in found.ids]
-    if not own:
-        return found
-    similarities = (store.descriptors(own) @ _join_queries(queries)[0]).astype(np.float32)
-    rest = ~np.isin(found.ids, own)
-    return Results(
-        np.concatenate([np.array(own, dtype=np.int64), found.ids[rest]]),
-        np.concatenate([similarities, found.similarities[rest]]),
-    )
+    return _make_matches(store, found, most, options, hashes, known, others)
 
 
 def _nearest(
@@ -206,38 +213,6 @@ def _join_queries(queries: Descriptors) -> Descriptors:
     """One unit descriptor (1, dim) for a query set: the mean."""
     mean = queries.mean(0, keepdims=True)
     return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
-
-
-def search_best_region(
-    store: Store, queries: Descriptors, top: int, where: Condition | None = None
-) -> tuple[Ids, Scores, Boxes]:
-    """The `top` nearest rows of every query by their best region or their whole image, best first, and its box.
-
-    A row is there once. Ids (queries, top), -1 where there are fewer; similarities; boxes (queries, top, 4).
-    """
-    if not store.has_regions():
-        raise UserError(
-            f"the store {store.uri} has no regions: make them with `insclr index MODEL IMAGES --store {store.uri} "
-            "--regions`, or search without --regions"
-        )
-    whole = store.search(queries, top, where)
-    # The first `top` rows by their best region are among the first MAX_REGIONS x top regions.
-    parts = store.search_regions(queries, MAX_REGIONS * top, where)
-    frame = np.broadcast_to(np.array([0, 0, 1, 1], np.float32), (*whole.ids.shape, 4))
-    ids = np.concatenate([whole.ids, parts.ids], 1)
-    similarities = np.concatenate([whole.similarities, parts.similarities], 1)
-    boxes = np.concatenate([frame, parts.boxes], 1)
-    best = np.full((len(queries), top), -1, dtype=np.int64)
-    best_similarities = np.full((len(queries), top), -1.0, dtype=np.float32)
-    best_boxes = np.zeros((len(queries), top, 4), dtype=np.float32)
-    for i in range(len(queries)):
-        order = np.argsort(-similarities[i], kind="stable")
-        order = order[ids[i, order] >= 0]
-        first = order[np.sort(np.unique(ids[i, order], return_index=True)[1])][:top]
-        best[i, : len(first)] = ids[i, first]
-        best_similarities[i, : len(first)] = similarities[i, first]
-        best_boxes[i, : len(first)] = boxes[i, first]
-    return best, best_similarities, best_boxes
 
 
 def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
@@ -282,12 +257,24 @@ def _add_evidence(
 
 
 def _make_matches(
-    store: Store, found: Results, most: int, options: SearchOptions, queries: set[str]
+    store: Store,
+    found: Results,
+    most: int,
+    options: SearchOptions,
+    queries: set[str],
+    known: Known | None = None,
+    unlike: Sequence[Descriptors] = (),
 ) -> list[Match]:
     """The first `top` images among the results, each with its copies, and besides them the queries themselves."""
     curve = score_curve_of(store)
     scores = curve.score(found.similarities) if found.scores is None else found.scores
-    places = np.flatnonzero(scores >= options.min_score)[:most].tolist()
+    order = np.flatnonzero(~find_unlike(store, found, unlike, SAME_PHOTO))
+    if known is not None and queries:
+        images = {row.id: row.image.hash for row in store.rows(found.ids.tolist())}
+        relations = np.array([known.relation(queries, images.get(one, "")) for one in found.ids.tolist()])
+        scores = np.where(relations == 0, scores, relations > 0)
+        order = order[np.argsort(-relations[order], kind="stable")]  # the same first, different ones last
+    places = order[scores[order] >= options.min_score][:most].tolist()
     ids = found.ids.tolist()
     rows = {row.id: row.image for row in store.rows([ids[i] for i in places])}
     places = [i for i in places if ids[i] in rows]

@@ -36,6 +36,7 @@ __all__ = [
     "StoreUnavailable",
     "create_store",
     "folder_of",
+    "is_store",
     "new_entry",
     "open_store",
     "parse_where",
@@ -59,6 +60,12 @@ def create_store(uri: str | Path, info: StoreInfo) -> Store:
         store.close()
         raise
     return store
+
+
+def is_store(uri: str | Path) -> bool:
+    """Whether this is the address of a store that exists, as far as that is known without a server."""
+    folder = folder_of(uri)
+    return folder is None or LocalStore.exists(folder)
 
 
 def folder_of(uri: str | Path) -> Path | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Regions, no_regions
+from insclr.data.formats import what_is
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
 from insclr.store.checks import Checks
@@ -59,9 +60,7 @@ class LocalStore:
         self.folder, self.model_number = split_model(folder, _ROWS)
         own = rows_folder(self.folder, self.model_number)
         if not (own / _ROWS).is_file():
-            raise UserError(
-                f"no store at {folder}: make one with `insclr index MODEL IMAGES --store {folder}`"
-            )
+            raise _no_store(folder)
         self.uri = str(folder)
         self.cache = self.folder / "cache"
         self.parts = self.folder / _PARTS
@@ -89,6 +88,11 @@ class LocalStore:
         self._segments = Segments(
             self._cache / "segments", self.info.dim, self._select, self.set_note, self._checks
         )
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is a store in this folder."""
+        return (folder / _ROWS).is_file()
 
     @classmethod
     def create(cls, folder: Path, info: StoreInfo) -> "LocalStore":
@@ -342,6 +346,21 @@ class LocalStore:
                 if len(self._filters) > _KEPT_FILTERS:
                     self._filters.pop(next(iter(self._filters)))
             return allowed
+
+
+def _no_store(folder: Path) -> UserError:
+    match what_is(folder):
+        case "a photo":
+            return UserError(f"{folder} is a photo, not a store: name the store first, then the photo.")
+        case "a folder of photos":
+            command = f"insclr index MODEL {folder} --store STORE"
+            return UserError(f"{folder} is a folder of photos, not a store: make one with `{command}`.")
+        case "":
+            command = f"insclr index MODEL IMAGES --store {folder}"
+            return UserError(f"no store at {folder}: make one with `{command}`")
+        case kind:
+            command = f"insclr index {folder} PHOTOS --store STORE"
+            return UserError(f"{folder} is {kind}, not a store: make one with `{command}`.")
 
 
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:

@@ -150,7 +150,9 @@ def _answer(
     began = time.perf_counter()
     home = served.store(store)
     try:
-        matches = search_store(home.store, home.describer, query.queries(served, gone), options)
+        asked, unlike = query.queries(served, gone), query.unlike(served)
+        known = home.feedback.known_pairs()
+        matches = search_store(home.store, home.describer, asked, options, unlike=unlike, known=known)
     except UnreadableQuery as bad:
         raise Refused(404, str(bad)) from bad
     if apart := _told_apart(served, home, query):

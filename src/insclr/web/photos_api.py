@@ -196,7 +196,7 @@ def _rows(served: Offer, home: ServedStore, body: ChosenPhotos) -> list[Row]:
 def _photo(store: int, row: Row, gallery: Gallery, root: str) -> PhotoAnswer:
     thing = gallery.thing_of.get(row.id)
     by: Literal["person", "score", ""] = ""
-    if thing is not None and thing.confirmed:
+    if thing is not None and thing.has_feedback:
         by = "person" if row.image.hash in thing.confirmed else "score"
     answer = picture_answer(store, row, root, thing.name if thing else "")
     return PhotoAnswer(**answer.model_dump(), thing_id=thing.id if thing else "", by=by)
@@ -213,7 +213,7 @@ def _list(home: ServedStore, show: Show, order: Order, where: str) -> list[Row]:
             "all": True,
             "named": bool(thing and thing.name),
             "unnamed": not (thing and thing.name),
-            "by-score": bool(thing and thing.confirmed and row.image.hash not in thing.confirmed),
+            "by-score": bool(thing and thing.has_feedback and row.image.hash not in thing.confirmed),
             "new": thing is None,
         }[show]
         if fits and (condition is None or meets(condition, row.image.path, row.image.columns)):

@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,12 +30,19 @@ class QueryForm:
     uploads: list[tuple[bytes, Box | None]]
     rows: list[tuple[str, Box | None]]  # as STORE:ID
     fractions: bool  # boxes are fractions of the image rather than pixels
+    unlike_rows: list[str] = field(default_factory=list)  # as STORE:ID, of photos that do not show the thing
 
     def needs_decoding(self, store: int) -> bool:
         """Whether a search of this store decodes an image: whole rows of the store itself need none."""
+        rows = [*self.rows, *((ref, None) for ref in self.unlike_rows)]
         return bool(self.uploads) or any(
-            box is not None or ref.partition(":")[0] != str(store) for ref, box in self.rows
+            box is not None or ref.partition(":")[0] != str(store) for ref, box in rows
         )
+
+    def unlike(self, served: Served) -> list[Query]:
+        """The photos that do not show the thing."""
+        decoder = QueryDecoder(served.decoders)
+        return [row_query(decoder, *find_row(served, ref)) for ref in self.unlike_rows]
 
     def queries(self, served: Served, gone: threading.Event | None) -> list[Query]:
         """The queries, uploads first; Refused where a row is not there or an upload is too large."""
@@ -80,6 +87,7 @@ async def query_form(
     rows: Annotated[list[str], Form(description="indexed pictures of the thing, as STORE:ID")] = [],  # noqa: B006
     row_boxes: Annotated[list[str], Form(description="a part of each row's picture")] = [],  # noqa: B006
     box_unit: Annotated[Literal["pixels", "fraction"], Form()] = "pixels",
+    unlike: Annotated[list[str], Form(description="indexed pictures of another thing, as STORE:ID")] = [],  # noqa: B006
 ) -> QueryForm:
     """The queries of a form; Refused when they are too many or a box makes no sense."""
     served: Served = request.app.state.served
@@ -89,7 +97,9 @@ async def query_form(
     upload_boxes = _parse_boxes(boxes, len(pictures))
     uploads = [(one.file.read(), box) for one, box in zip(pictures, upload_boxes, strict=True)]
     refs = list(zip(rows, _parse_boxes(row_boxes, len(rows)), strict=True))
-    return QueryForm(uploads, refs, box_unit == "fraction")
+    if len(unlike) > most:
+        raise Refused(422, f"give at most {most} pictures of another thing, not {len(unlike)}")
+    return QueryForm(uploads, refs, box_unit == "fraction", unlike)
 
 
 def _parse_boxes(texts: Sequence[str], count: int) -> list[Box | None]:

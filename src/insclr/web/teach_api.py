@@ -75,7 +75,7 @@ class SampleAnswer(Shown):
     rank: int
     model: str = Field(description="fingerprint of the model whose result it is")
     judged: int = Field(description="pairs that were judged")
-    counted: int = Field(description="draws whose result was judged for every store")
+    counted: int = Field(description="judged results, of which `enough` are needed")
     enough: int
     sentences: list[str] = Field(description="one a store, the one that is searched first")
 
@@ -150,7 +150,7 @@ def sample(served: Offer, store: StoreNumber) -> SampleAnswer:
         rank=draw.rank if draw else 0,
         model=draw.model if draw else "",
         judged=len(feedback.judged),
-        counted=found[0].judged,
+        counted=found[0].answers,
         enough=ENOUGH,
         sentences=[f"{one.title}: {each.sentence()}" for one, each in zip(stores, found, strict=True)],
     )
@@ -183,6 +183,14 @@ def start_learning(request: Request, served: Offer, store: StoreNumber) -> Learn
     if store != 0:
         raise Refused(409, "only the first store learns")
     request.app.state.learning.start()
+    return learning_state(request, served, store)
+
+
+@teach_api.post("/learn/stop", responses=WRITE_ERRORS)
+def stop_learning(request: Request, served: Offer, store: StoreNumber) -> LearningState:
+    """Stop learning; the old model stays in use, and the next start continues from what is done."""
+    served.store(store)
+    request.app.state.learning.stop()
     return learning_state(request, served, store)
 
 

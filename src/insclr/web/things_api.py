@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from insclr.feedback.entries import (
     MAX_NAME,
+    add_images,
     check_name,
     describe_act,
     find_act,
@@ -49,6 +50,12 @@ class ChosenPhotos(Shown):
     refs: list[Ref] = Field(min_length=1, max_length=500)
 
 
+class JudgedProposals(ChosenPhotos):
+    """Photos that look like a thing, and whether they show it."""
+
+    same: bool
+
+
 class SplitPhotos(ChosenPhotos):
     """Photos that become a new thing."""
 
@@ -75,6 +82,7 @@ class ThingAnswer(BaseModel):
     photos: int
     confirmed: int = Field(description="photos that people put here; the others joined by their score")
     uncertain: bool = Field(description="may be several things")
+    proposed: int = Field(description="photos that look like it and wait for a person")
     hidden: bool
     covers: list[PictureAnswer]
 
@@ -98,6 +106,8 @@ class ThingPage(ThingAnswer, Shown):
     """A thing with its photos, the most typical first."""
 
     pictures: list[ThingPicture]
+    proposals: list[PictureAnswer] = Field(description="photos that look like it, to confirm or to reject")
+    other_part: list[str] = Field(description="refs of its photos that are probably another thing")
 
 
 class Done(BaseModel):
@@ -174,6 +184,10 @@ def thing_page_answer(served: Served, store: int, thing: ShownThing) -> ThingPag
             )
             for row in thing.rows[:_MOST_SHOWN]
         ],
+        proposals=[
+            picture_answer(store, row, served.settings.root_path) for row in thing.proposed[:_MOST_SHOWN]
+        ],
+        other_part=[f"{store}:{row.id}" for row in thing.split],
     )
 
 
@@ -190,7 +204,7 @@ def name(
     # The photos of a group and its name are one act, and one undo.
     images = [row.image.hash for row in target.thing.rows] if target.entries else []
     target.entries = []
-    return target.write(name_thing(target.id, name, images), "named")
+    return target.write(name_thing(target.id, name, images, grouped=True), "named")
 
 
 @things_api.post("/things/{thing}/remove", responses=WRITE_ERRORS)
@@ -198,6 +212,21 @@ def remove(target: Target, body: ChosenPhotos) -> Done:
     """Take photos out of a thing."""
     images = target.hashes(body)
     return target.write(remove_images(target.id, images), f"{len(images)} taken out")
+
+
+@things_api.post("/things/{thing}/proposals", responses=WRITE_ERRORS)
+def judge_proposals(target: Target, body: JudgedProposals) -> Done:
+    """Confirm or reject photos that look like the thing."""
+    target.home.require_shown(body.fingerprint)
+    waiting = {row.id: row.image.hash for row in target.thing.proposed}
+    ids = [row_of(target.served, target.home, ref).id for ref in body.refs]
+    if any(id_ not in waiting for id_ in ids):
+        raise Refused(409, "a photo does not wait for this thing any more: look at it again")
+    images = [waiting[id_] for id_ in ids]
+    change = add_images if body.same else remove_images
+    return target.write(
+        change(target.id, images), f"{len(images)} {'confirmed' if body.same else 'rejected'}"
+    )
 
 
 @things_api.post("/things/{thing}/split", responses=WRITE_ERRORS)
@@ -259,6 +288,7 @@ def thing_answer(served: Served, store: int, thing: ShownThing) -> ThingAnswer:
         photos=len(thing.rows),
         confirmed=sum(row.image.hash in thing.confirmed for row in thing.rows),
         uncertain=thing.uncertain,
+        proposed=len(thing.proposed),
         hidden=thing.hidden,
         covers=[picture_answer(store, row, root, thing.name) for row in thing.rows[:_COVERS]],
     )
