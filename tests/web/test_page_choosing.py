@@ -155,9 +155,7 @@ def test_joining_two_named_things_asks_which_name_stays(shop: Page, collection: 
         shop.one("#name").send_keys(name, Keys.ENTER)
         shop.until(lambda name=name: heading(shop) == name)
     shop.one("#merge").click()
-    shop.until(lambda: shop.all("dialog.choose .thing"))
-    other = next(one for one in shop.all("dialog.choose .thing") if "Mug" in one.text)
-    other.click()
+    shop.until(lambda: [one for one in shop.all("dialog.choose .thing") if "Mug" in one.text])[0].click()
     shop.until(lambda: shop.all("dialog.choose [data-answer]"))
     assert [one.text for one in shop.all("dialog.choose [data-answer]")] == ["Mug", "Cup"]
     shop.all("dialog.choose [data-answer]")[0].click()
