@@ -48,7 +48,7 @@ class Layers:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The rates that a rival tries: with more layers that of `default` (`thorough` for all) alone."""
+        """The rates that a rival tries: one alone with more layers."""
         return (self.rate,) if self.name else LEARNING_RATES
 
 

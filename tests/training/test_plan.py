@@ -10,9 +10,9 @@ def test_the_plan_names_every_stage() -> None:
         "plan: describe 601 photos, 5 rounds of the last layer, 3 rounds of the late layers (20 min at most), "
         "the report"
     )
-    longer = Plan(load_recipe("thorough"), images=601)
+    longer = Plan(load_recipe("default", ("minutes=180", "rounds.3.train=all")), images=601)
     assert longer.line() == (
-        "plan: describe 601 photos, 7 rounds of the last layer, 3 rounds of the late layers, 2 rounds of all layers "
+        "plan: describe 601 photos, 5 rounds of the last layer, 2 rounds of the late layers, 1 round of all layers "
         "(together 3 h 0 min at most), the report"
     )
     resumed = Plan(load_recipe("fast"), images=601, done=1)

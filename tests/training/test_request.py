@@ -25,7 +25,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["fast", "default", "thorough"])
+@pytest.mark.parametrize("name", ["fast", "default"])
 def test_photos_with_enough_pixels_are_seen_larger(name: str, photos: Path) -> None:
     assert sizes(fit_size(load_recipe(name), list_images(photos))[0]) == {224, 0}
 

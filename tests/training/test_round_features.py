@@ -140,7 +140,9 @@ def test_maps_of_early_layers_that_were_trained_are_not_made(
     network: DescriptorNetwork, small_collection: Path, tmp_path: Path
 ) -> None:
     """No round of late layers comes after those of all layers: nobody would read them."""
-    recipe = load_recipe("thorough", ("rounds.plain_size=64", "rounds.augmented_size=64"))
+    recipe = load_recipe(
+        "default", ("rounds.plain_size=64", "rounds.augmented_size=64", "rounds.5.train=all")
+    )
     images = list_images(small_collection).subset(range(6))
     for early, kind in (("", "maps"), ("of others", "features")):
         features = RoundFeatures(recipe, Collection(images, 0, Skipped()), tmp_path / kind, Ranks())

@@ -68,9 +68,7 @@ def train(
     if feedback is not None and not any(
         create_method(each.method).learns_from_feedback for each in wanted.rounds
     ):
-        raise UserError(
-            f"The recipe {wanted.name} cannot learn from answers: choose fast, default or thorough."
-        )
+        raise UserError(f"The recipe {wanted.name} cannot learn from answers: choose fast or default.")
     with join_ranks() as ranks:
         listed = choose_images(images, out, asked.resume) if ranks.first else None
         fitted = None if listed is None else fit_size(wanted, listed, asked.engine, chosen_device)
