@@ -4,11 +4,13 @@
 delete leaves more than half empty, so that they are packed anew.
 """
 
+import json
 import os
 import random
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,9 @@ from insclr.data.images import ImageList
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_features import LocalFeatures
+from insclr.retrieval.local_store import Decision
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
+from insclr.store.checks import seal
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
@@ -79,9 +83,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImageList]:
             ]
             vectors = vectors_of(numbers)
             made.upsert(rows, vectors, [Regions(boxes, vector[None]) for vector in vectors])
+    made.set_note("local evidence", json.dumps(asdict(Decision(True, "drawn", ROWS, learned=KEPT))))
     made.close()
     kept = LocalFeatureDatabase(store / "parts.sqlite")
-    nothing = LocalFeatures.from_bytes(bytes(8))
+    nothing = LocalFeatures.from_bytes(seal(bytes(8)))
     kept.write({f"{one:064x}": nothing for one in range(ROWS)})
     kept.close()
     assert list((store / "cache" / "segments").glob("*/coarse.faiss"))
