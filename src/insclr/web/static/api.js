@@ -66,10 +66,12 @@ function queryForm(query) {
   return form;
 }
 
-export function search(query, options, signal) {
+// `unlike` are photos of the store that do not show the thing.
+export function search(query, options, unlike, signal) {
   asked = query;
   const form = queryForm(query);
   for (const [name, value] of Object.entries(options)) form.append(name, value);
+  for (const ref of unlike) form.append("unlike", ref);
   return readJson(fetch("api/search", { method: "POST", body: form, signal }));
 }
 

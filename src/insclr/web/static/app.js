@@ -31,8 +31,8 @@ const chosen = new Chosen({
 // Photos that show something else leave the results. It is kept for a photo of the store, not for one of this computer.
 function notThis(asked) {
   const photo = state.query.find((one) => one.ref);
+  for (const ref of asked.refs) state.without.add(ref); // the search moves away from them, too
   if (photo) return feedback.tellApart(asked, photo.ref);
-  for (const ref of asked.refs) state.without.add(ref);
   return { id: "", message: `${counted(asked.refs.length, "photo")} left out of this search` };
 }
 const actions = {
@@ -195,7 +195,8 @@ async function run() {
   };
   try {
     const query = state.query.map((one) => ({ ...one, file: fileOf(one) }));
-    const answer = await api.search(query, options, signal);
+    const unlike = [...state.without].filter((ref) => ref.startsWith(`${bar.number}:`)).slice(-bar.about.limits.queries);
+    const answer = await api.search(query, options, unlike, signal);
     clearTimeout(slow);
     for (const match of answer.matches) match.fingerprint = answer.fingerprint;
     show(answer);
@@ -325,7 +326,10 @@ function key(event) {
 }
 
 async function begin() {
-  wireShell(named);
+  wireShell(() => {
+    state.without.clear(); // "not this" may be what was undone
+    named();
+  });
   wire();
   byId("options").open = !narrow();
   try {
