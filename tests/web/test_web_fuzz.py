@@ -31,6 +31,7 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/stores/{store}/things/{thing}/name",
         "/api/stores/{store}/things/{thing}/remove",
         "/api/stores/{store}/things/{thing}/split",
+        "/api/stores/{store}/things/{thing}/proposals",
         "/api/stores/{store}/things/{thing}/merge",
         "/api/stores/{store}/things/{thing}/hide",
         "/api/stores/{store}/photos",
@@ -51,6 +52,7 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/stores/{store}/teach/sample",
         "/api/stores/{store}/teach/judge",
         "/api/stores/{store}/teach/learn",
+        "/api/stores/{store}/teach/learn/stop",
     }
     for methods in described["paths"].values():
         for operation in methods.values():

@@ -41,6 +41,7 @@ export const skip = ({ query, fingerprint }) => post("teach/skip", { fingerprint
 export const sample = () => get("teach/sample");
 export const judge = (body) => post("teach/judge", body);
 export const learn = () => post("teach/learn");
+export const stopLearning = () => post("teach/learn/stop");
 export const learning = () => get("teach/learn");
 
 export const goBack = (step) => post("history/back", { step });

@@ -94,17 +94,23 @@ function showConflicts(found) {
   ])));
 }
 
+function runningText({ step, steps, doing, left, seconds }) {
+  const rest = left === null ? `${Math.round(seconds)} s so far` : `about ${left < 90 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} minutes`} left in this step`;
+  return step ? `Step ${step} of ${steps}: ${doing} · ${rest}` : `Learning · ${rest}`;
+}
+
 async function watchLearning() {
   const state = await feedback.learning().catch(() => null);
   if (!state) return setTimeout(watchLearning, 2000);
   const texts = {
-    idle: "", running: `learning … ${Math.round(state.seconds)} s`,
+    idle: state.message, running: runningText(state),
     done: `${state.message}. Search now uses the new model; the switch on the search page shows before and after.`,
     failed: `It did not work: ${state.message}`,
   };
   byId("learning").textContent = texts[state.state];
   byId("learning").dataset.state = state.state;
   byId("learn").disabled = state.state === "running";
+  byId("stop-learning").hidden = state.state !== "running";
   if (state.state === "running") setTimeout(watchLearning, 700);
   else if (state.state === "done" && byId("learn").dataset.asked) {
     delete byId("learn").dataset.asked;
@@ -113,6 +119,7 @@ async function watchLearning() {
   }
 }
 
+byId("stop-learning").addEventListener("click", () => attempt(feedback.stopLearning));
 byId("learn").addEventListener("click", async () => {
   try {
     await feedback.learn();
@@ -127,10 +134,7 @@ function showProof(found) {
   if (!found) return;
   pair = found.query ? found : null;
   byId("proof").dataset.pairs = found.judged;
-  const models = found.sentences.length;
-  byId("proof-hint").textContent = models > 1
-    ? `Judge ${found.enough} results of each model, drawn by chance: ${models * found.enough} in all, fewer where both find the same. They only measure; nothing is learned from them.`
-    : `Judge ${found.enough} results drawn by chance. They only measure; nothing is learned from them.`;
+  byId("proof-hint").textContent = `Judge ${found.enough} results drawn by chance${found.sentences.length > 1 ? ", of both models together" : ""}. They only measure; nothing is learned from them.`;
   byId("proof").replaceChildren(...found.sentences.map((text) => element("p", {}, [text])));
   if (!byId("judging").hidden && pair) {
     for (const [id, picture] of [["judged-query", pair.query], ["judged-result", pair.result]])
