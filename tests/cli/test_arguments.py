@@ -45,7 +45,7 @@ def test_a_slip_in_the_name_of_a_recipe_is_answered_by_the_one_that_was_meant() 
 def test_help_lists_commands_in_the_order_of_work() -> None:
     import typer
 
-    from insclr.cli import evaluation, name_commands, sharing, stores, training  # noqa: F401
+    from insclr.cli import evaluation, indexing, name_commands, sharing, stores, training  # noqa: F401
 
     names = typer.main.get_command(app).list_commands(None)  # type: ignore[attr-defined]
     work = ["check", "train", "index", "serve", "names", "learn"]
@@ -64,3 +64,11 @@ def test_python_reads_of_keywords_and_not_of_flags(monkeypatch: pytest.MonkeyPat
     assert "--photos DIR" in str(error)
     monkeypatch.setattr("insclr.errors.in_shell", False)
     assert str(error) == "pass photos=DIR or min_score=0.5: `insclr index MODEL X --store Y`; no"
+
+
+def test_every_command_has_its_place_in_the_help() -> None:
+    import typer
+
+    from insclr.cli import COMMAND_ORDER, evaluation, indexing, name_commands, sharing, stores, training  # noqa: F401
+
+    assert set(typer.main.get_command(app).commands) == set(COMMAND_ORDER)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.called import call
 from helpers.histogram_describer import draw, draw_things
-from insclr.cli.stores import _complete_files
+from insclr.cli.indexing import _complete_files
 from insclr.store import open_store
 
 

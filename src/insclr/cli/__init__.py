@@ -19,10 +19,10 @@ from typer.core import TyperGroup
 from insclr import errors, progress
 from insclr.errors import WHERE_IT_RUNS, UserError
 
-_ORDER = (
+COMMAND_ORDER = (
     *("demo", "check", "recipes", "train", "index", "watch", "search", "serve", "names", "answers", "learn"),
-    *("models", "duplicates", "cluster", "calibrate", "evaluate", "compare", "report", "ablate", "whiten"),
-    *("embed", "export", "push", "pull", "demo-data"),
+    *("models", "mcp", "duplicates", "bursts", "cluster", "calibrate", "evaluate", "compare", "report"),
+    *("backbones", "whiten", "embed", "export", "push", "pull", "demo-data", "list", "paper"),
 )
 
 
@@ -32,7 +32,9 @@ class _FullSummaries(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of work."""
         names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+        return sorted(
+            names, key=lambda name: COMMAND_ORDER.index(name) if name in COMMAND_ORDER else len(COMMAND_ORDER)
+        )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -143,7 +145,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     # Else Python collects garbage among all objects once more at its end.
     atexit.register(gc.freeze)
-    from insclr.cli import evaluation, name_commands, sharing, stores, training  # noqa: F401  (they register their commands)
+    from insclr.cli import evaluation, indexing, name_commands, sharing, stores, training  # noqa: F401  (they register their commands)
 
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller, as by 2>&-

@@ -180,7 +180,7 @@ def search(
         found = put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
     if options.reranker:
         found = _rerank(store, vectors, found, options.reranker)
-    elif local is not None:
+    elif local is not None and not others:  # points cannot tell what a search is moved away from
         found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
     return _make_matches(store, found, most, options, hashes, known, others)
 
