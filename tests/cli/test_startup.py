@@ -65,7 +65,8 @@ def test_a_search_loads_no_more_than_it_needs(
     status, said, loaded, spent = _loaded("search", store, photo, "--top", "3", "--engine", engine)
     assert status == 0, said
     assert "1.000  query  thing3-1.png" in said
-    assert set(loaded) == {"onnxruntime", "faiss"}  # OpenVINO would take longer to start than to describe
+    # OpenVINO would take longer to start than to describe; the last two come with matched points.
+    assert set(loaded) - {"numpy.ma", "numpy.random"} == {"onnxruntime", "faiss"}
     assert len(re.findall("INFO: photos are described by ", said)) == 1
     assert spent < 1.5  # 0.6 s and what writing the import times takes
 
@@ -100,7 +101,7 @@ def test_a_search_in_python_loads_no_torch(store: Path, small_collection: Path) 
         ("export nowhere --onnx m.onnx", "no model nowhere"),
         ("push nowhere me/things", "no model nowhere"),
         ("push {photo} things", "not the name of a repository"),
-        ("push {photo} me/things --results nowhere.json", "no results file nowhere.json"),
+        ("push {photos}/labels.csv me/things --results nowhere.json", "no results file nowhere.json"),
         ("pull things --out m.safetensors", "not the name of a repository"),
         ("pull me/things --out {photos}", "is a folder"),
         ("paper nothing --data {photos}/labels.csv --out a", "no table 'nothing'"),

@@ -8,7 +8,15 @@ import pytest
 
 from insclr.errors import UserError
 from insclr.methods.insclr import InsclrSettings
-from insclr.recipe import Recipe, from_table, load_recipe, recipe_names, recipe_schema, to_toml
+from insclr.recipe import (
+    Recipe,
+    from_table,
+    load_recipe,
+    recipe_names,
+    recipe_schema,
+    rename_old_keys,
+    to_toml,
+)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -242,3 +250,18 @@ def test_a_stored_recipe_needs_no_method() -> None:
     assert tomllib.loads(to_toml(recipe)) == table
     with pytest.raises(UserError, match=r"rounds\.0\.method: name must be one of arcface, byol"):
         from_table(table)
+
+
+def test_a_stored_recipe_with_keys_that_the_paper_s_method_had_is_read() -> None:
+    today = load_recipe("paper-small")
+    table = tomllib.loads(to_toml(today))
+    for each in table["rounds"]:
+        each["method"] |= {
+            "candidates": "anchor",
+            "accept_above": "off",
+            "ignore_above": "off",
+            "bank_from": 0,
+        }
+    with pytest.raises(UserError, match="candidates"):
+        from_table(table)
+    assert from_table(rename_old_keys(table)) == today

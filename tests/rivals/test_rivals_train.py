@@ -97,7 +97,7 @@ def test_a_rival_reads_no_contrastive_loss() -> None:
 
 
 def test_every_method_has_a_recipe_or_is_our_own() -> None:
-    assert set(method_names()) == {*OF_METHOD, "insclr", "calibrated"}
+    assert set(method_names()) == {*OF_METHOD, "insclr", "insclr-released", "calibrated"}
     for name in OF_METHOD:
         assert {each.method.name for each in load_recipe(name).rounds} == {name}
 

@@ -48,6 +48,10 @@ def recipe_summaries() -> dict[str, str]:
     return {name: str(_read(name).get("about", "")) for name in recipe_names()}
 
 
+# Keys of the method `insclr` that are settings of `insclr-released` now.
+_REMOVED_METHOD_KEYS = ("candidates", "accept_above", "ignore_above", "bank_from")
+
+
 def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, stored: bool = False) -> Recipe:
     """A named recipe, a TOML file or a recipe at hand, with `key=value` changes such as `rounds.0.lr=1e-5` applied.
 
@@ -71,11 +75,21 @@ def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, sto
 
 
 def rename_old_keys(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored recipe with today's key names."""
-    network = table.get("network")
-    if not isinstance(network, Mapping):
-        return dict(table)
-    return {**table, "network": {RENAMED_NETWORK_KEYS.get(key, key): value for key, value in network.items()}}
+    """A stored recipe with today's key names, and without keys that the paper's method no longer has."""
+    table = dict(table)
+    if isinstance(network := table.get("network"), Mapping):
+        table["network"] = {RENAMED_NETWORK_KEYS.get(key, key): value for key, value in network.items()}
+    if isinstance(rounds := table.get("rounds"), list):
+        table["rounds"] = [_drop_removed_keys(each) for each in rounds]
+    return table
+
+
+def _drop_removed_keys(a_round: Any) -> Any:
+    method = a_round.get("method") if isinstance(a_round, Mapping) else None
+    if not isinstance(method, Mapping) or method.get("name") != "insclr":
+        return a_round
+    kept = {key: value for key, value in method.items() if key not in _REMOVED_METHOD_KEYS}
+    return {**a_round, "method": kept}
 
 
 def from_table(table: Mapping[str, Any], *, load_methods: bool = True) -> Recipe:
