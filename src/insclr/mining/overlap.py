@@ -13,15 +13,16 @@ from torch import Tensor
 
 _MARKS = 1 << 28  # bytes of membership marks held at once
 # Sizes of an instance that are tried; in between there is little to gain.
-_SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300)
-# Images in a query set. Measured with 4 to 44: sets of 18 to 40 images an instance lose half a point by a small one,
-# mixtures with single images gain up to eight, because neighbours further away are look-alikes there.
-_QUERY_SET = 5
+_SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
+_LARGE_SIZES = (150, 200, 300)  # only where instances stand apart
+_LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
 _LEAST_IGNORED, _MOST_IGNORED = 10, 50  # of an image's nearest, where instances do not stand apart
 _SHARE_IGNORED = 8  # and at most one in so many of all images
 _CLEAR = 0.005  # a change of cohesion that is more than chance
 _APART = 0.85  # cohesion that only instances of their own have
-_INSTANCES = 40  # a collection is assumed to have so many, at least
+# A collection is assumed to have so many instances, at least: families of look-alikes make the estimate too large
+# where most images are single. docs/research/lab-book.md has what other limits give.
+_INSTANCES = 100
 _SAMPLE = 1500  # images that cohesion is measured on
 
 
@@ -86,16 +87,22 @@ def estimate_size(pool_ids: Tensor, seed: int = 0) -> InstanceSize:
 
     Cohesion is the mean overlap of an image with its k nearest. Where instances stand apart it rises to a first
     peak as k takes in the whole instance (a later one belongs to a family of look-alikes); a query set of half of
-    that holds few images of other instances. Too small a k mines a little less, too large a k mines look-alikes, so
-    it is never large, and a small collection is assumed to have many instances.
+    that holds few images of other instances. Where instances run into each other it only falls, and is level from
+    about the size of one on. Too small a k mines a little less, too large a k mines look-alikes, so a small
+    collection is assumed to have many instances.
     """
     images, size = pool_ids.shape
-    sizes = [k for k in _SIZES if k <= min(size, max(2, images // 4))] or [size]
-    peak = _first_peak(_cohesion(pool_ids, sizes, seed))
-    whole = 0 if peak is None else sizes[peak]
-    core = min(_QUERY_SET, max(sizes[0], images // _INSTANCES))
-    if whole:
-        core = max(k for k in sizes if k <= max(2, min(core, whole // 2)))
+    sizes = [k for k in _SIZES + _LARGE_SIZES if k <= min(size, max(2, images // 4))] or [size]
+    cohesion = _cohesion(pool_ids, sizes, seed)
+    peak = _first_peak(cohesion)
+    if peak is not None:
+        whole = sizes[peak]
+        core = max(k for k in sizes if k <= max(2, whole // 2))
+    else:
+        usual = cohesion[: len(_SIZES)]
+        level = min(usual) + _LEVEL * (max(usual) - min(usual))
+        whole, core = 0, next(k for k, value in zip(sizes, usual, strict=False) if value <= level)
+    core = min(core, max(sizes[0], images // _INSTANCES))
     reach = max(_LEAST_IGNORED, min(_MOST_IGNORED, images // _SHARE_IGNORED), 3 * whole // 2)
     return InstanceSize(core, whole, reach)
 

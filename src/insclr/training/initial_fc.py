@@ -105,7 +105,7 @@ def views_fc(
     evidence = _whiten(x, a, root, settings)
     pool = build_pool(evidence.deciding, min(_MAX_POOL, len(x) - 1))
     size = estimate_size(pool.ids, seed)
-    reasons = [f"query set = {size.core}: more neighbours would be look-alikes of single images"]
+    reasons = [f"query set = {size.core}: by how neighbourhoods overlap, a hundredth of the images at most"]
     if size.whole:
         reasons.append(f"images of an instance = {size.whole}: where neighbourhoods overlap most")
     generator = torch.Generator().manual_seed(seed)
