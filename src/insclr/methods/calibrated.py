@@ -90,7 +90,7 @@ class CalibratedMethod(Method):
         settings = self.settings
         self._descriptors = start.descriptors
         seen = _describe_views(start.network, start.plain, start.views, voted=settings.votes)
-        # Room for three query sets, and for all images that may show the same instance.
+        # Three query sets, and all images that may show the same instance, must fit into the pool.
         wanted = max(_SMALLEST_POOL, 3 * start.size.core, start.size.reach)
         wanted = wanted if settings.pool == "auto" else settings.pool
         pool = round_pool(seen.deciding, min(wanted, len(start) - 1), start.folder, start.ranks, start.device)

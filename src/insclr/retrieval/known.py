@@ -10,8 +10,8 @@ from insclr.arrays import Descriptors
 from insclr.retrieval.verification import Results
 from insclr.store import Store
 
-# How much of what is not the instance is taken from a query. Chosen on products60 and monuments24, confirmed on
-# others (docs/research/results-search.md).
+# How much of what is not the instance is taken from a query. Chosen using labels of products60 and monuments24,
+# confirmed on smvs_dvd100 (docs/research/results-search.md).
 _UNLIKE = 0.3
 
 

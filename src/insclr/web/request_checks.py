@@ -60,7 +60,7 @@ def make_protocol(
             self._start()
 
         def _close_idle(self, own_address: bool) -> bool:
-            """Close the connection whose request we wait for the longest, to make room for this one."""
+            """Close the connection whose request has been awaited longest, so that this one can be served."""
             idle = [
                 one
                 for one in self.connections
