@@ -11,6 +11,7 @@ from helpers.blots import placed, textured
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
 from insclr.options import IndexOptions, SearchOptions
+from insclr.retrieval import local_index
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_evidence import (
@@ -42,6 +43,28 @@ def test_votes_find_the_photo_that_shows_a_turned_thing() -> None:
     votes = index.vote(extract_features(thing))
     assert votes.scores.argmax() == 6
     assert votes.scores[6] > 3 * np.sort(votes.scores)[-2]
+
+
+@pytest.mark.parametrize("postings", [50, 2**20])
+def test_votes_are_those_of_comparing_every_point_with_every_point(
+    postings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_index, "_POSTINGS", postings)
+    index, features = build_index([placed(textured(1), 40 * i, 0.6, (90, 90), seed=i) for i in range(5)])
+    query = extract_features(textured(1))
+    points, wanted = index.vocabulary.candidates(query)
+    weights = np.zeros((len(query), 5))
+    for image, words in enumerate(map(index.vocabulary.quantise, features)):
+        for word, code in zip(words.words, words.codes, strict=True):
+            bits = np.bitwise_count(wanted.codes ^ code)
+            for place in np.flatnonzero((wanted.words == word) & (bits <= 20)):
+                weight = np.exp(-((bits[place] / 12) ** 2))
+                weights[points[place], image] = max(weights[points[place], image], weight)
+    rarity = (1 - np.log(np.maximum((weights > 0).sum(1), 1)) / np.log(6)) ** 3
+    votes = index.vote(query)
+    np.testing.assert_allclose(votes.rarity, rarity, atol=1e-6)
+    sizes = np.array([len(one) for one in features])
+    np.testing.assert_allclose(votes.scores, rarity @ weights / np.sqrt(sizes + 50), rtol=1e-4)
 
 
 def test_points_that_many_photos_have_count_little() -> None:

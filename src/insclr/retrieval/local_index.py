@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.arrays import Scores
+from insclr.arrays import Ids, Scores
 from insclr.retrieval.local_features import LocalFeatures
 
 _BITS = 64
@@ -20,6 +20,7 @@ _CENTROIDS, _LARGE_CENTROIDS = 64, 256  # of each half: 4,096 words, and 65,536
 _LARGE = 2000  # images
 _SAMPLE = 20_000  # points that the vocabulary is learned from
 _NEAREST = 3  # centroids of each half that a query point is compared with: nine words
+_POSTINGS = 2**20  # compared at once
 _MOST_BITS = 20  # differing bits of two points that match
 _RARITY = 3  # power of the inverse document frequency
 _WIDTH = 12.0  # bits: how fast the weight of a match falls
@@ -145,17 +146,28 @@ class LocalIndex:
         count = len(self.sizes)
         point, wanted = self.vocabulary.candidates(query)
         starts, ends = self._starts[wanted.words], self._starts[wanted.words.astype(np.int64) + 1]
-        lengths = ends - starts
-        which = np.repeat(np.arange(len(lengths)), lengths)  # (postings,)
-        place = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + starts[which]
-        bits = np.bitwise_count(self._codes[place] ^ wanted.codes[which])
-        near = bits <= _MOST_BITS
-        pairs, bits = point[which[near]] * count + self._images[place[near]], bits[near]
-        order = np.lexsort((bits, pairs))
-        pairs, first = np.unique(pairs[order], return_index=True)  # the best match of a point in an image
-        weights = np.exp(-((bits[order][first] / _WIDTH) ** 2))
-        points, images = pairs // count, pairs % count
-        found_in = np.maximum(np.bincount(points, minlength=len(query)), 1)
-        rarity = (1 - np.log(found_in) / np.log(count + 1)).astype(np.float32) ** _RARITY
-        scores = np.bincount(images, weights * rarity[points], minlength=count)
+        scores, rarity = np.zeros(count), np.ones(len(query), np.float32)
+        postings = np.cumsum(ends - starts)[
+            np.searchsorted(point, point, "right") - 1
+        ]  # up to a point's last word
+        for part in np.split(np.arange(len(point)), np.flatnonzero(np.diff(postings // _POSTINGS)) + 1):
+            near, place, bits = self._near(starts[part], ends[part], wanted.codes[part])
+            pairs = point[part][near] * count + self._images[place]
+            order = np.lexsort((bits, pairs))
+            pairs, first = np.unique(pairs[order], return_index=True)  # the best match of a point in an image
+            weights = np.exp(-((bits[order][first] / _WIDTH) ** 2))
+            points, images = pairs // count, pairs % count
+            own, found_in = np.unique(points, return_counts=True)
+            rarity[own] = (1 - np.log(found_in) / np.log(count + 1)) ** _RARITY
+            scores += np.bincount(images, weights * rarity[points], minlength=count)
         return Votes((scores / np.sqrt(self.sizes + 50)).astype(np.float32), rarity)
+
+    def _near(self, starts: Ids, ends: Ids, codes: NDArray[np.uint64]) -> tuple[Ids, Ids, NDArray[np.uint8]]:
+        """The postings of these words whose codes differ in few bits: word, place, and the number of bits."""
+        lists = [self._codes[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        lengths = ends - starts
+        bits = np.bitwise_count(np.concatenate(lists or [codes]) ^ np.repeat(codes, lengths))
+        near = np.flatnonzero(bits <= _MOST_BITS)
+        past = np.cumsum(lengths)
+        word = np.searchsorted(past, near, side="right")
+        return word, near - past[word] + ends[word], bits[near]
