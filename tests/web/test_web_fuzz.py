@@ -29,8 +29,6 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "/api/stores/{store}/things",
         "/api/stores/{store}/things/{thing}",
         "/api/stores/{store}/things/{thing}/name",
-        "/api/stores/{store}/things/{thing}/remove",
-        "/api/stores/{store}/things/{thing}/split",
         "/api/stores/{store}/things/{thing}/proposals",
         "/api/stores/{store}/things/{thing}/merge",
         "/api/stores/{store}/things/{thing}/hide",

@@ -9,7 +9,7 @@ import pytest
 from insclr.feedback.entries import answer
 from insclr.progress import json_line
 from insclr.web.decode_pool import DecodePool
-from insclr.web.learning import Learning, ProofReport, read_step
+from insclr.web.learning import Learning, read_step
 from insclr.web.limits import Limit
 from insclr.web.served import Served, ServedStore
 from insclr.web.server_metrics import ServerMetrics
@@ -42,13 +42,6 @@ def test_learning_runs_no_module_of_the_current_folder(served: Served, ran: Path
         time.sleep(0.05)
     assert not ran.exists()
     assert "no such recipe" in learning.state().message
-
-
-def test_proving_runs_no_module_of_the_current_folder(served: Served, ran: Path) -> None:
-    started = ProofReport(served)
-    started.update(30)
-    started.stop()
-    assert not ran.exists()
 
 
 def test_the_step_of_learning_is_read_in_words_with_the_time_left(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from insclr.feedback.feedback import read_feedback
 from insclr.store import Entry, Store, new_entry
 
 MAX_NAME = 120  # characters
-_MAX_IMAGES = 400  # in one entry
+_MAX_IMAGES = 200  # in one entry, each perhaps with a box: a Milvus server takes 64 kB
 _MARK: dict[bool, dict[str, Any]] = {False: {}, True: {"grouped": True}}  # images that are named as a group
 
 
@@ -59,9 +59,12 @@ def name_thing(
 def add_images(
     thing: str, images: Sequence[str], *, grouped: bool = False, boxes: Mapping[str, Sequence[float]] = {}
 ) -> list[Entry]:
-    """Images that show the thing; `boxes` hold where, for some of at most 200 images, as fractions of the image."""
-    where = {"boxes": {image: list(box) for image, box in boxes.items()}} if boxes else {}
-    return _split("add", {"thing": thing} | _MARK[grouped] | where, images)
+    """Images that show the thing; `boxes` hold where, for some of the images, as fractions of the image."""
+    found = []
+    for one in _split("add", {"thing": thing} | _MARK[grouped], images):
+        where = {image: list(boxes[image]) for image in one.data["images"] if image in boxes}
+        found.append(replace(one, data={**one.data, "boxes": where}) if where else one)
+    return found
 
 
 def remove_images(thing: str, images: Sequence[str]) -> list[Entry]:

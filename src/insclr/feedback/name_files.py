@@ -8,6 +8,7 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import TextIO
 
 from insclr.data.decode import Box
 from insclr.data.table import read_table, safe_cell, text_of_cell
@@ -21,7 +22,6 @@ from insclr.store import Entry, Row, Store, is_store, open_store
 
 _SIDECAR = ".xmp"
 _MOST_BYTES = 10_000_000  # of a sidecar
-_AT_ONCE = 200  # images with their boxes in one entry
 _SHOWN = 5
 
 
@@ -63,12 +63,17 @@ def export_csv(store: Store, file: Path, *, replace: bool = False) -> int:
         raise UserError(
             f"{file} exists and may hold changes of yours: import it first, name another file, or give --replace."
         )
-    rows = named_rows(store)
     with whole_file(file) as scratch, scratch.open("w", encoding="utf-8-sig", newline="") as stream:
-        table = csv.writer(stream, delimiter=_delimiter())
-        table.writerow(["path", "name", "by"])
-        for name, row, confirmed in rows:
-            table.writerow([safe_cell(row.image.path), safe_cell(name), "person" if confirmed else "score"])
+        return write_table(store, stream, _delimiter())
+
+
+def write_table(store: Store, stream: TextIO, delimiter: str = ",") -> int:
+    """Write the table of `export_csv`; returns the photos written."""
+    rows = named_rows(store)
+    table = csv.writer(stream, delimiter=delimiter)
+    table.writerow(["path", "name", "by"])
+    for name, row, confirmed in rows:
+        table.writerow([safe_cell(row.image.path), safe_cell(name), "person" if confirmed else "score"])
     return len(rows)
 
 
@@ -130,8 +135,8 @@ def folder_name(name: str) -> str:
 def import_names(store: Store, source: str) -> ImportReport:
     """Import names from a CSV (path, name), a folder of sidecars, another store, or the `folders` of the photos.
 
-    Photos that the store does not have are reported, and the others named. A store brings all of its feedback.
-    Names by `score` in a table stay so; one that was changed in it is a person's.
+    Photos that the store does not have are reported, and the others named. One undo takes all of them back. A store
+    brings all of its feedback. Names by `score` in a table stay so; one that was changed in it is a person's.
     """
     if source == "folders":
         wanted = _from_folders(store)
@@ -145,22 +150,18 @@ def import_names(store: Store, source: str) -> ImportReport:
     if not wanted.names and (report.unknown or report.unclear):
         raise UserError(f"Nothing of {source} could be used. {report.summary().partition(chr(10))[2]}.")
     _drop_known(store, wanted)
-    things = {thing.name: thing.id for thing in read_feedback(store).things.values() if thing.name}
+    # Upper and lower case are equal in names, as on the page.
+    things = {one.name.casefold(): one.id for one in read_feedback(store).things.values() if one.name}
     groups: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for image, name in wanted.names.items():
         groups[name, image in wanted.by_score].append(image)
     entries: list[Entry] = []
     for (name, by_score), images in sorted(groups.items()):
-        if name not in things:
-            things[name] = new_thing_id()
-            entries += name_thing(things[name], name, [])
-        added: list[Entry] = []
-        for start in range(0, len(images), _AT_ONCE):
-            some = images[start : start + _AT_ONCE]
-            boxes = {image: wanted.boxes[image] for image in some if image in wanted.boxes}
-            added += add_images(things[name], some, grouped=by_score, boxes=boxes)
-        entries += join_acts(added) if len(added) > 1 else added
-    store.append(entries)
+        if (thing := things.get(name.casefold())) is None:
+            thing = things[name.casefold()] = new_thing_id()
+            entries += name_thing(thing, name, [])
+        entries += add_images(thing, images, grouped=by_score, boxes=wanted.boxes)
+    store.append(join_acts(entries))
     report.named = len(wanted.names)
     return report
 
@@ -171,7 +172,7 @@ def _drop_known(store: Store, wanted: _Wanted) -> None:
     for name, row, confirmed in named_rows(store):
         image = row.image.hash
         box = wanted.boxes.get(image)
-        if wanted.names.get(image) != name:
+        if wanted.names.get(image, "").casefold() != name.casefold():
             wanted.by_score.discard(image)  # the name was changed in the table: by a person
         elif (confirmed or image in wanted.by_score) and box in (None, boxes.get(image)):
             del wanted.names[image]

@@ -8,7 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from insclr.errors import UserError
-from insclr.feedback.entries import name_thing, new_thing_id
+from insclr.feedback.entries import (
+    add_images,
+    check_name,
+    join_acts,
+    name_thing,
+    new_thing_id,
+    remove_images,
+)
 from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
 from insclr.feedback.groups import cluster
 from insclr.feedback.joining import find_joins, find_split
@@ -126,14 +133,6 @@ def assign_permanent_id(thing: ShownThing) -> tuple[str, list[Entry]]:
     return id_, name_thing(id_, "", [row.image.hash for row in thing.rows], grouped=True)
 
 
-def hashes_of(thing: ShownThing, ids: Sequence[int]) -> list[str]:
-    """The hashes of some photos of a thing; UserError when one is not in it."""
-    found = {row.id: row.image.hash for row in thing.rows}
-    if any(one not in found for one in ids):
-        raise UserError("A photo is not in this thing any more: look at it again.")
-    return [found[one] for one in ids]
-
-
 def _show_things(
     store: Store, feedback: Feedback, members: dict[str, list[Row]], proposed: dict[str, list[Row]]
 ) -> list[ShownThing]:
@@ -151,6 +150,53 @@ def _show_things(
         waiting = tuple(proposed.get(id_, ()))
         found.append(ShownThing(thing.id, thing.name, central, confirmed, thing.hidden, waiting, split))
     return found
+
+
+@dataclass(frozen=True)
+class PhotoAct:
+    """What is to be written, and what it does, in words."""
+
+    thing: str  # the id that the thing has then; empty where there are several
+    message: str
+    entries: list[Entry]
+
+
+def name_photos(gallery: Gallery, rows: Sequence[Row], name: str, thing: str = "") -> PhotoAct:
+    """Put photos into the thing of this id, else into the one of this name, else into a new one.
+
+    A new one without a name is split from the thing that they are in, whose other photos show something else.
+    """
+    images, name = [row.image.hash for row in rows], check_name(name)
+    known = gallery.thing(thing) if thing else gallery.find_named(name)
+    if known is None:
+        id_, split_from = new_thing_id(), ""
+        made: list[Entry] = []
+        homes = {found.id: found for row in rows if (found := gallery.thing_of.get(row.id))}
+        if not name and len(homes) == 1:
+            split_from, made = assign_permanent_id(*homes.values())
+        entries = [*made, *name_thing(id_, name, images, split_from)]
+    else:
+        id_, made = assign_permanent_id(known)
+        entries = [*made, *add_images(id_, images)]
+    shown = (known.name if known else name) or "one thing"
+    return PhotoAct(id_, f"{len(images)} {'added to' if known else 'named'} {shown}", join_acts(entries))
+
+
+def take_out_photos(gallery: Gallery, rows: Sequence[Row]) -> PhotoAct:
+    """Take photos out of the things that they are in; UserError where they are in none."""
+    taken: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.id in gallery.thing_of:
+            taken[gallery.thing_of[row.id].id].append(row.image.hash)
+    if not taken:
+        raise UserError("These photos are in no thing.")
+    entries: list[Entry] = []
+    id_ = ""
+    for thing, images in taken.items():
+        id_, made = assign_permanent_id(gallery.thing(thing))
+        entries += [*made, *remove_images(id_, images)]
+    count = sum(map(len, taken.values()))
+    return PhotoAct(id_ if len(taken) == 1 else "", f"{count} taken out", join_acts(entries))
 
 
 def named_rows(store: Store) -> list[tuple[str, Row, bool]]:

@@ -1,10 +1,8 @@
 """The API of the history: every step that people made, going back to any of them, and doing an undone one again."""
 
-import csv
 import io
 import re
 import tempfile
-from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, Field
 
-from insclr.data.table import read_table, safe_cell, text_of_cell
 from insclr.errors import UserError
-from insclr.feedback.entries import check_name, describe_act, join_acts
-from insclr.feedback.name_photos import name_photos
-from insclr.feedback.names import named_rows
-from insclr.store import Entry, Row, new_entry
+from insclr.feedback.entries import describe_act, join_acts
+from insclr.feedback.name_files import import_names, write_table
+from insclr.store import Entry, new_entry
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
 from insclr.web.served import Refused
 from insclr.web.things_api import Done
@@ -99,11 +95,8 @@ def do_again(served: Offer, store: StoreNumber, step: StepId) -> Done:
 @names_api.get("/names.csv", responses=ERRORS | _CSV, response_class=Response)
 def export_names(served: Offer, store: StoreNumber) -> Response:
     """The names of photos as a table: path, name, and whether a person or the score gave it."""
-    rows = [("path", "name", "by")]
-    for name, row, confirmed in named_rows(served.store(store).store):
-        rows.append((safe_cell(row.image.path), safe_cell(name), "person" if confirmed else "score"))
     written = io.StringIO(newline="")
-    csv.writer(written).writerows(rows)
+    write_table(served.store(store).store, written)
     headers = {
         "content-disposition": 'attachment; filename="names.csv"',
         "cache-control": "private, no-store",
@@ -118,37 +111,15 @@ def import_table(
 ) -> Imported:
     """Take names from a table with the columns path and name."""
     home = served.store(store)
-    gallery, rows = home.feedback.gallery(), home.store.rows_by_path()
-    found = Imported(named=0, unchanged=0, unknown=[])
-    wanted: dict[str, list[Row]] = defaultdict(list)
-    for path, name in _read_names(table):
-        row = rows.get(path)
-        thing = gallery.thing_of.get(row.id) if row is not None else None
-        if row is None:
-            found.unknown.append(path)
-        elif thing is not None and thing.name == name:
-            found.unchanged += 1
-        else:
-            wanted[name].append(row)
-            found.named += 1
-    entries = [
-        entry for name, chosen in wanted.items() for entry in name_photos(gallery, chosen, name).entries
-    ]
-    home.feedback.append(join_acts(entries))
-    return found
-
-
-def _read_names(table: bytes) -> list[tuple[str, str]]:
-    """Path and name of the lines of a table that have a name; Refused where it is no table."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "names.csv"
         file.write_bytes(table)
         try:
-            lines = [cells for _, cells in read_table(file, ("path", "name"))]
-            named = [(text_of_cell(one["path"]), check_name(text_of_cell(one["name"]))) for one in lines]
+            report = import_names(home.store, str(file))
         except UserError as error:  # people know no temporary folder
             raise Refused(400, str(error).replace(str(file), "the table")) from error
-    return [(path, name) for path, name in named if name]
+    home.feedback.invalidate()
+    return Imported(named=report.named, unchanged=report.unchanged, unknown=report.unknown)
 
 
 def _read(journal: list[Entry]) -> tuple[list[list[Entry]], set[str]]:

@@ -1,4 +1,4 @@
-"""Processes that the page starts: `insclr learn` for its button, and `insclr answers proof` for the report."""
+"""The process that the page starts for its button: `insclr learn`."""
 
 import json
 import logging
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from insclr.errors import UserError
-from insclr.feedback.feedback import ENOUGH
 from insclr.web.served import Refused, Served
 
 _log = logging.getLogger(__name__)
@@ -25,7 +24,6 @@ _STEPS = (
     ("indexing the photos with the new model", ("indexing", "building", "calibrating", "local")),
 )
 _TAIL = 8192  # bytes of the log that hold its last lines
-_EVERY = 10  # further judged results until the report is written again
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,11 @@ class Learning:
             if self._state.state == "running":
                 raise Refused(409, "it is learning already")
             log = tempfile.TemporaryFile()  # noqa: SIM115 (read when the process has ended)
-            self._process = _run("--log", "json", "learn", home.store.uri, "--recipe", recipe, log=log)
+            # -P: modules never come from the folder that the server was started in.
+            command = [sys.executable, "-P", "-m", "insclr", "--log", "json", "learn", home.store.uri]
+            self._process = subprocess.Popen(
+                [*command, "--recipe", recipe], stdout=subprocess.DEVNULL, stderr=log
+            )
             self._log, self._stopped = log, False
             self._began = time.monotonic()
             self._state = LearningState("running")
@@ -149,41 +151,3 @@ def _read_log(log: IO[bytes]) -> list[dict[str, Any]]:
             if isinstance(value := json.loads(line), dict):
                 found.append(value)
     return found
-
-
-class ProofReport:
-    """At most one process at a time writes the report of the model that is served first."""
-
-    def __init__(self, served: Served) -> None:
-        self._served = served
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reported = ("", 0)  # the store, and the judged results in its report
-
-    def update(self, count: int) -> None:
-        """Write the report if enough further results were judged for every store; `count` are judged by now."""
-        stores = [one.store for one in self._served.stores]
-        uri, *before = [store.uri for store in stores]
-        with self._lock:
-            reported = self._reported[1] if self._reported[0] == uri else 0
-            busy = self._process is not None and self._process.poll() is None
-            on_server = any(store.folder is None for store in stores)
-            if busy or count < ENOUGH or count < reported + _EVERY or on_server:
-                return
-            _log.info("writing %d judged results into the report", count)
-            # Another process: the report loads torch.
-            self._process = _run("answers", "proof", uri, *(["--before", *before] if before else []))
-            self._reported = (uri, count)
-
-    def stop(self) -> None:
-        """Wait for a report that is being written: it takes seconds."""
-        with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            process.wait()
-
-
-def _run(*arguments: str, log: IO[bytes] | None = None) -> "subprocess.Popen[bytes]":
-    # -P: modules never come from the folder that the server was started in.
-    command = [sys.executable, "-P", "-m", "insclr", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)

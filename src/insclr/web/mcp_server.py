@@ -15,7 +15,7 @@ from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.feedback.entries import describe_act, undo
 from insclr.feedback.feedback_cache import FeedbackCache
-from insclr.feedback.name_photos import PhotoAct, name_photos, take_out_photos
+from insclr.feedback.names import PhotoAct, name_photos, take_out_photos
 from insclr.options import SearchOptions
 from insclr.retrieval.query import Query, image_query
 from insclr.retrieval.search import search

@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field
 
 from insclr.data.images import natural_key
 from insclr.feedback.entries import answer
-from insclr.feedback.name_photos import name_photos, take_out_photos
-from insclr.feedback.names import Gallery, ShownThing
+from insclr.feedback.names import Gallery, ShownThing, name_photos, take_out_photos
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Row
 from insclr.store.where import meets, parse_where

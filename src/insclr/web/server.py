@@ -31,7 +31,7 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
         raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
     from insclr import __version__
     from insclr.web.decode_pool import DecodePool
-    from insclr.web.learning import Learning, ProofReport
+    from insclr.web.learning import Learning
     from insclr.web.limits import Limit
     from insclr.web.pages import show_pages
     from insclr.web.request_checks import RequestChecks
@@ -44,7 +44,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         app.state.learning.stop()
-        app.state.proof_report.stop()
         served.decoders.close()
 
     app = FastAPI(
@@ -72,7 +71,6 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     served = Served(tuple(stores), settings, decoders, uploads, previews, request_bytes, metrics)
     app.state.served = served
     app.state.learning = Learning(served)
-    app.state.proof_report = ProofReport(served)
     _answer_requests(app)
     _explain_errors(app)
     _report_state(app, served)

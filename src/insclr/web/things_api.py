@@ -16,11 +16,10 @@ from insclr.feedback.entries import (
     join_acts,
     merge_things,
     name_thing,
-    new_thing_id,
     remove_images,
     undo,
 )
-from insclr.feedback.names import ShownThing, assign_permanent_id, hashes_of
+from insclr.feedback.names import ShownThing, assign_permanent_id
 from insclr.store import Entry, Row
 from insclr.web.answers import PictureAnswer, Shown, picture_answer
 from insclr.web.api import ERRORS, WRITE_ERRORS, Offer, StoreNumber
@@ -54,12 +53,6 @@ class JudgedProposals(ChosenPhotos):
     """Photos that look like a thing, and whether they show it."""
 
     same: bool
-
-
-class SplitPhotos(ChosenPhotos):
-    """Photos that become a new thing."""
-
-    name: Name = ""
 
 
 class Hidden(BaseModel):
@@ -130,11 +123,6 @@ class _Target:
         self.home = served.store(store)
         self.thing = self.home.feedback.gallery().thing(thing)
         self.id, self.entries = assign_permanent_id(self.thing)
-
-    def hashes(self, chosen: ChosenPhotos) -> list[str]:
-        """The hashes of photos of this thing."""
-        self.home.require_shown(chosen.fingerprint)
-        return hashes_of(self.thing, [row_of(self.served, self.home, ref).id for ref in chosen.refs])
 
     def write(self, entries: Sequence[Entry], message: str, id_: str = "") -> Done:
         """Write entries about the thing, which then has its permanent id."""
@@ -207,13 +195,6 @@ def name(
     return target.write(name_thing(target.id, name, images, grouped=True), "named")
 
 
-@things_api.post("/things/{thing}/remove", responses=WRITE_ERRORS)
-def remove(target: Target, body: ChosenPhotos) -> Done:
-    """Take photos out of a thing."""
-    images = target.hashes(body)
-    return target.write(remove_images(target.id, images), f"{len(images)} taken out")
-
-
 @things_api.post("/things/{thing}/proposals", responses=WRITE_ERRORS)
 def judge_proposals(target: Target, body: JudgedProposals) -> Done:
     """Confirm or reject photos that look like the thing."""
@@ -227,16 +208,6 @@ def judge_proposals(target: Target, body: JudgedProposals) -> Done:
     return target.write(
         change(target.id, images), f"{len(images)} {'confirmed' if body.same else 'rejected'}"
     )
-
-
-@things_api.post("/things/{thing}/split", responses=WRITE_ERRORS)
-def split(target: Target, body: SplitPhotos) -> Done:
-    """Make a new thing of some photos."""
-    images = target.hashes(body)
-    if len(images) == len(target.thing.rows):
-        raise Refused(400, "leave at least one photo in the thing that you split")
-    new = new_thing_id()
-    return target.write(name_thing(new, body.name, images, split_from=target.id), "split", new)
 
 
 @things_api.post("/things/{thing}/merge", responses=WRITE_ERRORS)

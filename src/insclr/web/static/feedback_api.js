@@ -21,7 +21,6 @@ export const thing = (id) => get(id.includes(":") ? `photos/${id.split(":")[1]}/
 // `again`: also where another thing has this name; else that is refused (409).
 export const name = (id, text, again = false) => post(`${onThing(id)}/name`, { name: text, again });
 // A thing's or a screen's fingerprint is that of the model whose photos the refs are: a request with an old one fails with 409.
-export const remove = ({ id, fingerprint }, refs) => post(`${onThing(id)}/remove`, { fingerprint, refs });
 export const merge = (id, into, text = null) => post(`${onThing(id)}/merge`, { into, name: text });
 export const judgeProposals = ({ id, fingerprint }, refs, same) => post(`${onThing(id)}/proposals`, { fingerprint, refs, same });
 export const hide = (id, hidden) => post(`${onThing(id)}/hide`, { hidden });

@@ -25,10 +25,7 @@ const searchFrom = (photos) => {
 };
 const chosen = new Chosen({
   changed: (done) => (shown && done.id ? follow(done) : render()), search: searchFrom, originals: () => bar.about.originals,
-  remove: {
-    label: "Not this thing",
-    does: (_, asked) => (shown ? feedback.remove(shown, asked.refs) : feedback.removePhotos(asked)),
-  },
+  remove: { label: "Not this thing", does: (_, asked) => feedback.removePhotos(asked) },
 });
 const actions = { chosen, search: (match) => searchFrom([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
 const viewer = new Viewer(actions);
