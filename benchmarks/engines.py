@@ -23,7 +23,7 @@ def measure() -> list[Row]:
     engines: dict[str, Engine] = {}
     for name in ("torch", "onnx", "openvino"):
         try:
-            engines[name] = open_engine(source, size=SIZE, square=True, options=EngineOptions(name, "cpu"))
+            engines[name] = open_engine(source, size=SIZE, options=EngineOptions(name, "cpu"))
         except UserError as error:
             print(f"{name}: {error}")
     rows = []

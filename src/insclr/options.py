@@ -180,7 +180,6 @@ class WhitenOptions(SizeOptions, WeightsOptions, DeviceOptions):
 
     dim: int = option(0, "Length of the new descriptor; 0 = as long as it can be.")
     power: float = option(0.5, "0 = centred rotation, 0.5 = full whitening.")
-    labels: Path | None = option(None, "CSV (path, instance): supervised whitening Lw.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,16 +82,6 @@ def test_regions_are_those_of_torch(model: Model, small_collection: Path, engine
         np.testing.assert_allclose(one.descriptors, other.descriptors, rtol=0, atol=1e-4)
 
 
-def test_an_engine_for_images_of_one_size_leaves_others_to_torch(model: Model) -> None:
-    settings = DescriptorRecipe(size=64, fit="square", scales=(1.0,))
-    opened = _opened(model, "onnx", settings)
-    assert opened.engine_for(settings.with_(size=96)) is opened.engine
-    opened.engine.side = 64  # as of a graph that could not be made for images of any size
-    assert opened.engine_for(settings) is opened.engine
-    for other in (settings.with_(size=96), settings.with_(fit="longest"), settings.with_(scales=(1.0, 2.0))):
-        assert opened.engine_for(other).name == "torch"
-
-
 @pytest.mark.parametrize("engine", ["torch", *_GRAPHS])
 def test_one_pass_gives_map_pooled_features_and_descriptor(model: Model, engine: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 70, 90), dtype=np.uint8)
@@ -127,28 +117,25 @@ def test_threads_may_share_an_engine(model: Model, small_collection: Path, engin
 def test_a_transformer_is_exported_for_images_of_any_size(name: str) -> None:
     torch.manual_seed(0)
     network = create_network(NetworkRecipe(backbone=name, dim=16), pretrained=False)
-    made = export_trunk(network, "trunk", 64, square=False)  # verified at 64 x 64 and at 73 x 49 pixels
-    assert not made.one_size
-    assert made.difference <= 1e-5
+    _, channels = export_trunk(network, "trunk", 64)  # verified at 64 x 64 and at 73 x 49 pixels
+    assert channels == network.backbone.channels
 
 
-def test_a_network_of_one_size_is_exported_for_it(
+def test_a_network_without_a_graph_is_left_to_torch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     torch.manual_seed(0)
     network = create_network(NetworkRecipe(backbone="levit_128s", dim=16), pretrained=False)
-    made = export_trunk(network, "trunk", 224, square=True)
-    assert made.one_size
     with pytest.raises(CannotExport, match="cannot be expressed"):
-        export_trunk(network, "trunk", 96, square=False)
+        export_trunk(network, "trunk", 96)
     assert capfd.readouterr() == ("", "")
     source, cache = NetworkSource("levit", lambda: network), EngineCache(tmp_path)
     for _ in range(2):  # the second time the refusal comes from the cache
-        engine = open_engine(source, size=96, square=False, cache=cache)
+        engine = open_engine(source, size=96, cache=cache)
         assert engine.name == "torch"
     assert caplog.text.count("torch describes instead") == 2
     with pytest.raises(UserError, match="cannot be expressed"):
-        open_engine(source, size=96, square=False, options=EngineOptions("onnx"), cache=cache)
+        open_engine(source, size=96, options=EngineOptions("onnx"), cache=cache)
     with pytest.raises(UserError, match=r"cannot take images of 96 x 96 pixels: choose --size 224"):
         engine.run(np.zeros((1, 3, 96, 96), np.uint8))
 
@@ -174,7 +161,7 @@ def test_a_network_that_branches_on_its_input_is_left_to_torch(
         return seen if float(images.mean()) > 100 else FeatureMap(seen.map.flip(1), None)
 
     source = NetworkSource("branching", lambda: _with_forward(network, branching))
-    engine = open_engine(source, size=64, square=True, cache=EngineCache(tmp_path))
+    engine = open_engine(source, size=64, cache=EngineCache(tmp_path))
     assert engine.name == "torch"
     assert "is not that of torch" in caplog.text
 

@@ -5,9 +5,7 @@ from pathlib import Path
 import torch
 
 from insclr.data.images import list_images
-from insclr.data.labels import read_labels
 from insclr.describe.pipeline import describe_images
-from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import load_model, resolve_model
 
@@ -26,12 +24,3 @@ def test_whitening_is_folded_into_the_model(small_collection: Path, tmp_path: Pa
     whiten_model(white, images, tmp_path / "again.safetensors", dim=32, power=0.0)
     again = torch.from_numpy(describe_images(load_model(tmp_path / "again.safetensors"), images))
     torch.testing.assert_close(again @ again.T, described @ described.T, rtol=0, atol=2e-3)
-
-
-def test_supervised_whitening_beats_plain_features(small_collection: Path, tmp_path: Path) -> None:
-    labels = read_labels(small_collection / "labels.csv")
-    model = resolve_model("pretrained:efficientnet_lite0")
-    before = evaluate_labels(describe_images(model, labels.images), labels).map
-    out = tmp_path / "lw.safetensors"
-    whiten_model(model, labels.images, out, dim=32, labels=small_collection / "labels.csv")
-    assert evaluate_labels(describe_images(load_model(out), labels.images), labels).map > before

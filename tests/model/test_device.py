@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from insclr.errors import UserError
-from insclr.model.device import describing_autocast, describing_batch, pick_device, place
+from insclr.model.device import describing_autocast, describing_batch, pick_device
 from insclr.model.network import create_network
 from insclr.recipe import NetworkRecipe
 
@@ -66,11 +66,8 @@ def test_a_gpu_beyond_the_last_is_reported() -> None:
         pick_device("cuda:2")
 
 
-def test_placing_moves_every_parameter_and_buffer() -> None:
-    network = create_network(NetworkRecipe(dim=16), pretrained=False)
-    assert place(network, "cpu") == torch.device("cpu")
-    assert next(network.parameters()).device == torch.device("cpu")
-    place(network, torch.device("meta"))
+def test_a_moved_network_leaves_nothing_behind() -> None:
+    network = create_network(NetworkRecipe(dim=16), pretrained=False).to("meta")
     tensors = [*network.named_parameters(), *network.named_buffers()]
     assert len(tensors) > 200
     assert [name for name, tensor in tensors if tensor.device.type != "meta"] == []

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from insclr.errors import UserError
-from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
+from insclr.model.whitening import fold_into_fc, pca_whitening
 
 
 def correlated(count=500, channels=6, seed=0):
@@ -61,42 +61,6 @@ def test_apply_gives_unit_rows_and_equals_the_folded_layer():
     torch.testing.assert_close(folded, applied, atol=1e-4, rtol=1e-4)
 
 
-def test_supervised_whitening_evens_out_the_differences_of_matching_pairs():
-    features = correlated()
-    labels = torch.arange(500) % 50
-    whitening = supervised_whitening(features, labels, dim=6)
-    projected = (features - whitening.mean) @ whitening.projection.T
-    pairs = [(i, j) for i in range(500) for j in range(i) if labels[i] == labels[j]]
-    first, second = torch.tensor(pairs).T
-    difference = (projected[first] - projected[second]).double()
-    torch.testing.assert_close(
-        difference.T @ difference / len(pairs), torch.eye(6).double(), atol=1e-3, rtol=0
-    )
-    spread = covariance(projected)
-    torch.testing.assert_close(spread, torch.diag(spread.diagonal()), atol=1e-3, rtol=0)
-    assert (spread.diagonal().diff() <= 1e-6).all()  # the axes that tell most come first
-
-
-def test_supervised_whitening_silences_what_varies_within_an_instance():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(200) % 10
-    told = torch.randn(10, 4, generator=generator)[labels]
-    noise = 5 * torch.randn(200, 4, generator=generator)
-    features = torch.cat([told + 0.1 * torch.randn(200, 4, generator=generator), noise], dim=1)
-    scores = supervised_whitening(features, labels, dim=4).apply(features)
-    nearest = (scores @ scores.T).fill_diagonal_(-9).argmax(dim=1)
-    assert (labels[nearest] == labels).float().mean() > 0.95
-
-
-def test_unlabelled_rows_are_no_pairs():
-    features = correlated(count=40)
-    labels = torch.arange(40) % 8
-    hidden = labels.clone()
-    hidden[labels == 7] = -1
-    visible = supervised_whitening(features, torch.where(labels == 7, 100 + torch.arange(40), labels), dim=3)
-    torch.testing.assert_close(supervised_whitening(features, hidden, dim=3).projection, visible.projection)
-
-
 def test_impossible_requests_are_explained():
     features = correlated(count=10)
     with pytest.raises(UserError, match="7 dimensions is impossible"):
@@ -107,7 +71,5 @@ def test_impossible_requests_are_explained():
         pca_whitening(features[:1], dim=2)
     with pytest.raises(UserError, match="not finite"):
         pca_whitening(features / 0, dim=2)
-    with pytest.raises(UserError, match="two images"):
-        supervised_whitening(features, torch.arange(10), dim=2)
     with pytest.raises(ValueError, match="shape"):
         fold_into_fc(nn.Linear(6, 3), pca_whitening(features, dim=2))

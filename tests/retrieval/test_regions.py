@@ -79,7 +79,7 @@ def created(recipe: NetworkRecipe) -> tuple[DescriptorNetwork, MapPooling]:
     return network, map_pooling(open_in_memory(model, EngineOptions("torch", "cpu")))
 
 
-@pytest.mark.parametrize("pooling", ["gem", "gem-learned", "mac", "spoc"])
+@pytest.mark.parametrize("pooling", ["gem", "mac", "spoc"])
 def test_a_region_is_described_as_its_part_of_the_map_alone_would_be(pooling: str) -> None:
     torch.manual_seed(0)
     network, map_pooled = created(NetworkRecipe(pooling=pooling, gem_p=2.5, dim=16, bias=True))  # type: ignore[arg-type]

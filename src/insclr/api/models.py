@@ -21,7 +21,7 @@ from insclr.recipe import DescriptorRecipe
 
 if TYPE_CHECKING:
     from insclr.data.check import CheckReport
-    from insclr.engine.onnx_file import OnnxFile, Precision
+    from insclr.engine.onnx_file import OnnxFile
     from insclr.model.model_file import Model
 
 
@@ -142,7 +142,7 @@ def whiten(
 ) -> "Model":
     """Learn a whitening on images, fold it into the model's last layer, and write the new model to `out`.
 
-    PCA with `power` (0.5 = full whitening), or Lw with `labels`; `dim` 0 keeps as many numbers as it can. The new
+    PCA with `power` (0.5 = full whitening); `dim` 0 keeps as many numbers as it can. The new
     model describes images as this one, or at the `size`, `fit` and `scales` given or of a `protocol`.
 
     >>> insclr.whiten("pretrained:efficientnet_lite0", "PHOTOS", "white.safetensors", dim=16).network.dim
@@ -153,14 +153,14 @@ def whiten(
     listed = as_list(images)
 
     from insclr.jobs.whiten import whiten_model
-    from insclr.model.device import place
+    from insclr.model.device import pick_device
     from insclr.model.model_file import load_model
 
     loaded = _in_torch(model, given.weights)
     settings = _describe_as(loaded.recipe.descriptor, given)
     loaded = replace(loaded, recipe=loaded.recipe.with_(descriptor=settings))
-    place(loaded.network, given.device)
-    whiten_model(loaded, listed, Path(out), dim=given.dim, power=given.power, labels=given.labels)
+    loaded.network.to(pick_device(given.device))
+    whiten_model(loaded, listed, Path(out), dim=given.dim, power=given.power)
     return load_model(out)
 
 
@@ -168,13 +168,12 @@ def export(
     model: AnyModel,
     out: str | Path,
     *,
-    precision: "Precision" = "fp32",
     photos: Images | None = None,
     weights: str = "",
 ) -> "OnnxFile":
     """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out.
 
-    `precision` is fp32, fp16 or int8. It is verified on `photos`, from which int8 learns its ranges, too.
+    It is verified on `photos` where given, else on drawn images.
 
     >>> insclr.export("RUN", "model.onnx", photos="PHOTOS").least_cosine > 0.99999
     True
@@ -184,7 +183,7 @@ def export(
 
     from insclr.engine.onnx_file import write_onnx
 
-    return write_onnx(_in_torch(model, weights), Path(out), precision=precision, photos=listed)
+    return write_onnx(_in_torch(model, weights), Path(out), photos=listed)
 
 
 def _in_torch(model: AnyModel, weights: str) -> "Model":

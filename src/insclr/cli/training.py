@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -159,18 +159,13 @@ def export(
     model: ModelName,
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     options: WeightsOptions,
-    precision: Annotated[
-        Literal["fp32", "fp16", "int8"], typer.Option(help="Of the weights and the arithmetic.")
-    ] = "fp32",
-    photos: Annotated[
-        Path | None, typer.Option(help="Images to verify it on; int8 learns its ranges from them.")
-    ] = None,
+    photos: Annotated[Path | None, typer.Option(help="Images to verify it on.")] = None,
 ) -> None:
     """Write a model as an ONNX file for other programs, verified against torch: images in, unit vectors out."""
     from insclr.api import export as export_model
 
     listed = list_given(photos) if photos else None
-    typer.echo(export_model(model, onnx, precision=precision, photos=listed, weights=options.weights))
+    typer.echo(export_model(model, onnx, photos=listed, weights=options.weights))
 
 
 @command

@@ -163,7 +163,6 @@ class CollectionFeatures:
             return open_engine(
                 source,
                 size=views.plain_size,
-                square=views.plain_size == views.augmented_size or not views.augmented,
                 options=EngineOptions(name, "cpu", bf16=floats == torch.bfloat16),
                 kind="early" if maps else "trunk",
             )

@@ -125,7 +125,7 @@ class ModelDescriber:
         )
         workers = 0 if len(images) <= _FEW_FILES else self._workers
         with self._turns:
-            engine = self._model.engine_for(self._descriptor)
+            engine = self._model.engine
             return describe_files(engine, images, request, workers=workers, skipped=skipped)
 
     def images(
@@ -141,7 +141,7 @@ class ModelDescriber:
         """
         wanted = self._model.descriptor if own_size else self._descriptor
         with self._turns:
-            return describe_decoded(self._model.engine_for(wanted), images, wanted, boxes)
+            return describe_decoded(self._model.engine, images, wanted, boxes)
 
     @cached_property
     def _pooling(self) -> MapPooling:

@@ -86,11 +86,8 @@ def map_pooling(model: OpenedModel) -> MapPooling:
         raise UserError(
             "A network that pools by its class token has no regions: train it with --set network.pooling=spoc."
         )
-    # A region of R-MAC is a maximum.
-    powers = {"spoc": 1.0, "mac": math.inf, "rmac": math.inf}
-    return MapPooling(
-        powers.get(network.pooling, model.gem_p), network.normalise_pooled or not network.dim, model.head
-    )
+    power = {"spoc": 1.0, "mac": math.inf}.get(network.pooling, network.gem_p)
+    return MapPooling(power, network.normalise_pooled or not network.dim, model.head)
 
 
 def map_regions(maps: Maps, pooling: MapPooling) -> list[Regions]:

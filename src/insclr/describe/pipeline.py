@@ -165,8 +165,9 @@ def describe_images(
     if not isinstance(images, ImageList):
         images = list_images(images)
     opened = as_opened(model, settings)
-    chosen = settings or opened.descriptor
-    return describe_files(opened.engine_for(chosen), images, Request(chosen), **options).descriptors
+    return describe_files(
+        opened.engine, images, Request(settings or opened.descriptor), **options
+    ).descriptors
 
 
 def describe_decoded(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Kind = Literal["trunk", "early"]
+OUTPUTS: dict[Kind, tuple[str, ...]] = {"trunk": ("map", "pooled"), "early": ("early",)}
 Wanted = Literal["auto", "torch", "onnx", "openvino"]
 # Of these at least one is there wherever PyTorch could find a GPU; asking it would take seconds.
 _GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
@@ -45,7 +46,6 @@ class Graph:
     content: bytes
     outputs: tuple[str, ...]
     channels: int  # of the last output
-    side: int = 0  # of the square images that alone it takes; 0: images of any size
 
 
 @dataclass(frozen=True)
@@ -81,30 +81,23 @@ def trunk_digest(recipe: NetworkRecipe, weights: Weights) -> str:
     return hashlib.sha256(f"{settings} {digest(trunk, {})}".encode()).hexdigest()[:24]
 
 
-def find_graph(source: NetworkSource, kind: Kind, size: int, *, square: bool, cache: EngineCache) -> Graph:
-    """The graph for images of any size, or where that is impossible and `square`, for images of size x size.
-
-    CannotExport where there is neither.
-    """
-    keys = [f"{source.digest}-{kind}", *([f"{source.digest}-{kind}-{size}"] if square else [])]
-    for key in keys:
-        if (kept := cache.read(f"{key}.onnx")) is not None:
-            side = 0 if key == keys[0] else size
-            return Graph(key, kept.content, tuple(kept.about["outputs"]), kept.about["channels"], side)
-    refused, torch_version = f"{keys[-1]}.refused", version("torch")
+def find_graph(source: NetworkSource, kind: Kind, size: int, cache: EngineCache) -> Graph:
+    """The graph of a network, verified at this size when it is made; CannotExport where there is none."""
+    key = f"{source.digest}-{kind}"
+    if (kept := cache.read(f"{key}.onnx")) is not None:
+        return Graph(key, kept.content, OUTPUTS[kind], kept.about["channels"])
+    refused, torch_version = f"{key}-{size}.refused", version("torch")
     if (kept := cache.read(refused, torch_version)) is not None:
         raise CannotExport(kept.content.decode())
     from insclr.engine.export import export_trunk
 
     try:
-        made = export_trunk(source.network(), kind, size, square=square)
+        content, channels = export_trunk(source.network(), kind, size)
     except CannotExport as error:
         cache.write(refused, torch_version, str(error).encode(), {})
         raise
-    key = keys[-1] if made.one_size else keys[0]
-    about = {"outputs": made.outputs, "channels": made.channels}
-    cache.write(f"{key}.onnx", "", made.content, about)
-    return Graph(key, made.content, made.outputs, made.channels, size if made.one_size else 0)
+    cache.write(f"{key}.onnx", "", content, {"channels": channels})
+    return Graph(key, content, OUTPUTS[kind], channels)
 
 
 def require_engine(wanted: str, device: str) -> None:
@@ -134,12 +127,11 @@ def open_engine(
     source: NetworkSource,
     *,
     size: int,
-    square: bool,
     options: EngineOptions = AUTO,
     kind: Kind = "trunk",
     cache: EngineCache | None = None,
 ) -> Engine:
-    """An engine for a network, at `size`, square images or of any shape.
+    """An engine for a network; a graph is verified at `size` when it is made.
 
     With "auto" an engine that is missing, or that cannot express the network, is passed over with a warning; one that
     was asked for is a UserError.
@@ -153,7 +145,7 @@ def open_engine(
     in_order = by_speed[::-1] if 0 < options.expected <= _FEW_IMAGES else by_speed
     names = [one for one in in_order if wanted in ("auto", one) and _is_installed(one)]
     try:
-        graph = find_graph(source, kind, size, square=square, cache=cache)
+        graph = find_graph(source, kind, size, cache)
     except CannotExport as error:
         if wanted != "auto":
             raise UserError(f"{error}. Leave --engine out, or choose torch.") from error
@@ -191,10 +183,9 @@ def start_engine(
 
 def _torch(source: NetworkSource, options: EngineOptions) -> Engine:
     from insclr.engine.torch_engine import TorchEngine
-    from insclr.model.device import place
 
     network = source.network()
-    place(network, options.device)
+    network.to(pick_device(options.device))
     return TorchEngine(network, options.streams)
 
 

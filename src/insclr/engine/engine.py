@@ -26,7 +26,6 @@ class Engine(Protocol):
     dim: int  # of a descriptor
     channels: int  # of a map and of pooled features
     batch: int  # how many images of a usual size it likes at once
-    side: int  # of the square images that alone it takes; 0: images of any size
 
     def run(
         self, images: Images, wanted: Sequence[Output] = ("descriptor",), scale: float = 1.0
@@ -58,10 +57,9 @@ class GraphEngine(ABC):
     name: EngineName
     batch = 8  # larger ones do not fit into a core's cache, and every thread has its own
 
-    def __init__(self, about: str, outputs: Sequence[str], channels: int, head: Head, side: int = 0) -> None:
+    def __init__(self, about: str, outputs: Sequence[str], channels: int, head: Head) -> None:
         self.about = about
         self.channels = channels
-        self.side = side
         self.dim = channels if head.weight is None else len(head.weight)
         self._outputs = list(outputs)
         self._head = head

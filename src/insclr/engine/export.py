@@ -4,7 +4,6 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from insclr.engine.choose import CannotExport, Kind
+from insclr.engine.choose import OUTPUTS, CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
 from insclr.engine.positions import exportable_positions
 from insclr.engine.view_graph import WholeDescriptor
@@ -27,71 +26,36 @@ _MAP_TOLERANCE = 1e-4  # of the largest value of a map
 _VIEW_TOLERANCES = 300
 
 
-@dataclass(frozen=True)
-class Exported:
-    """An ONNX graph with the names of its outputs; `one_size` where it takes images of one size only."""
+def export_trunk(network: DescriptorNetwork, kind: Kind, size: int) -> tuple[bytes, int]:
+    """The graph of a part of a network for images of any size, and the channels of its last output.
 
-    content: bytes
-    outputs: tuple[str, ...]
-    channels: int
-    one_size: bool
-    difference: float  # largest one from torch, of a component of a unit vector
-
-
-def export_trunk(network: DescriptorNetwork, kind: Kind, size: int, *, square: bool) -> Exported:
-    """Backbone and pooling (outputs map and pooled), or the early layers (output early), of a network."""
-    module: nn.Module = _Trunk(network) if kind == "trunk" else _Early(network)
-    outputs = ("map", "pooled") if kind == "trunk" else ("early",)
-    return export_module(module, outputs, size, square=square, name=network.backbone.name)
-
-
-def export_whole(
-    network: DescriptorNetwork, settings: DescriptorRecipe, photos: Tensor | None = None
-) -> Exported:
-    """Views, network and mean, the descriptor as third output; verified on `photos` (B, 3, H, W) where given."""
-    outputs, module = ("map", "pooled", "descriptor"), WholeDescriptor(network, settings)
-    return export_module(
-        module,
-        outputs,
-        settings.size,
-        square=False,
-        name=network.backbone.name,
-        photos=photos,
-        tolerances=_VIEW_TOLERANCES,
-    )
-
-
-def export_module(
-    module: nn.Module,
-    outputs: tuple[str, ...],
-    size: int,
-    *,
-    square: bool,
-    name: str,
-    photos: Tensor | None = None,
-    tolerances: float = 1.0,
-) -> Exported:
-    """Export for images of any size; if that goes wrong and `square`, for images of size x size.
-
-    CannotExport where no graph gives what torch gives.
+    It is verified at this size and at an odd one. CannotExport where no graph gives what torch gives.
     """
-    module = module.eval()
+    module: nn.Module = _Trunk(network) if kind == "trunk" else _Early(network)
+    return _export(module, network.backbone.name, OUTPUTS[kind], size, [])
+
+
+def export_whole(network: DescriptorNetwork, settings: DescriptorRecipe, photos: Tensor) -> bytes:
+    """The graph of views, network and mean, the descriptor as third output; also verified on photos (B, 3, H, W)."""
+    module, outputs = WholeDescriptor(network, settings), ("map", "pooled", "descriptor")
+    return _export(module, network.backbone.name, outputs, settings.size, [photos], _VIEW_TOLERANCES)[0]
+
+
+def _export(
+    module: nn.Module,
+    name: str,
+    outputs: Sequence[str],
+    size: int,
+    photos: list[Tensor],
+    tolerances: float = 1.0,
+) -> tuple[bytes, int]:
     odd = (size * 3 // 4 | 1, size + 9 | 1)
-    any_size = [drawn_images(size, size, 1), drawn_images(*odd, 2), *([] if photos is None else [photos])]
-    reasons = []
-    for one_size in (False, True) if square else (False,):
-        tests = (
-            [*any_size[2:], drawn_images(size, size, 1), drawn_images(size, size, 3)]
-            if one_size
-            else any_size
-        )
-        try:
-            content = _trace(module, outputs, size, one_size)
-            difference, channels = _verify(module, content, outputs, tests, tolerances)
-            return Exported(content, outputs, channels, one_size, difference)
-        except CannotExport as error:
-            reasons.append(f"for images of {'one size' if one_size else 'any size'} {error}")
-    raise CannotExport(f"{name} cannot be expressed as a graph: {'; '.join(reasons)}")
+    try:
+        content = _trace(module.eval(), outputs, size)
+        tests = [drawn_images(size, size, 1), drawn_images(*odd, 2), *photos]
+        return content, _verify(module, content, outputs, tests, tolerances)
+    except CannotExport as error:
+        raise CannotExport(f"{name} cannot be expressed as a graph: {error}") from error
 
 
 def drawn_images(height: int, width: int, count: int) -> Tensor:
@@ -119,13 +83,12 @@ class _Early(_Trunk):
         return (self.network.backbone.early(images),)
 
 
-def _trace(module: nn.Module, outputs: Sequence[str], size: int, one_size: bool) -> bytes:
+def _trace(module: nn.Module, outputs: Sequence[str], size: int) -> bytes:
     """The graph as bytes. By tracing: torch's newer exporter takes minutes where this takes a second."""
-    sides = {} if one_size else {2: "height", 3: "width"}
-    axes: dict[str, dict[int, str]] = {"images": {0: "batch", **sides}}
+    axes: dict[str, dict[int, str]] = {"images": {0: "batch", 2: "height", 3: "width"}}
     for name in outputs:
-        spatial = name in ("map", "early") and not one_size
-        axes[name] = {0: "batch", **({2: f"{name}_height", 3: f"{name}_width"} if spatial else {})}
+        spatial = {2: f"{name}_height", 3: f"{name}_width"} if name in ("map", "early") else {}
+        axes[name] = {0: "batch", **spatial}
     device = next(module.parameters()).device
     made = io.BytesIO()
     try:
@@ -160,10 +123,10 @@ def _no_log() -> Iterator[None]:
 
 def _verify(
     module: nn.Module, content: bytes, outputs: Sequence[str], tests: Sequence[Tensor], tolerances: float
-) -> tuple[float, int]:
-    """The largest difference from torch, and the channels of the last output; CannotExport above the tolerance."""
+) -> int:
+    """The channels of the last output; CannotExport where an output differs from torch's by more than tolerances."""
     device = next(module.parameters()).device
-    worst, channels = 0.0, 0
+    channels = 0
     try:
         options: Any = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # a graph that fails is an answer here, not an error to print
@@ -183,14 +146,11 @@ def _verify(
         except Exception as error:
             raise CannotExport(f"ONNX Runtime cannot run it ({_first_line(error)})") from error
         for name, wanted, got in zip(outputs, expected, found, strict=True):
-            difference = _difference(name, wanted, got)
-            if not difference <= tolerances:
+            if not _difference(name, wanted, got) <= tolerances:
                 height, width = images.shape[2:]
                 raise CannotExport(f"its {name} is not that of torch at {width} x {height} pixels")
-            if name not in ("map", "early"):
-                worst = max(worst, difference * TOLERANCE)
         channels = expected[-1].shape[1]
-    return worst, channels
+    return channels
 
 
 def _difference(name: str, wanted: Features, got: Features) -> float:

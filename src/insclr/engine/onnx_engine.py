@@ -16,7 +16,7 @@ class OnnxEngine(GraphEngine):
 
     def __init__(self, graph: Graph, head: Head, threads: int) -> None:
         about = f"ONNX Runtime {onnxruntime.__version__}"
-        super().__init__(about, graph.outputs, graph.channels, head, graph.side)
+        super().__init__(about, graph.outputs, graph.channels, head)
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3

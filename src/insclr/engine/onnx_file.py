@@ -1,17 +1,14 @@
-"""Export a model as an ONNX file for other programs: views and network, verified on photos, in three precisions."""
+"""Export a model as an ONNX file for other programs: views and network, verified on photos."""
 
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
-from onnxruntime import quantization
-from onnxruntime.transformers import float16
 from PIL import Image
 
 from insclr import __version__
@@ -27,7 +24,6 @@ from insclr.files import whole_file
 from insclr.model.model_file import Model
 from insclr.recipe import DescriptorRecipe
 
-Precision = Literal["fp32", "fp16", "int8"]
 _PHOTOS = 64  # enough to see how far values reach, and to verify
 _AT_ONCE = 8  # photos in one forward pass
 _SPREAD = 97  # a prime: photos are taken from all over a list
@@ -38,7 +34,6 @@ class OnnxFile:
     """What was written, and how far its descriptors are from torch's on the photos that it was verified with."""
 
     file: Path
-    precision: Precision
     size: int
     photos: int
     least_cosine: float
@@ -46,36 +41,30 @@ class OnnxFile:
     def __str__(self) -> str:
         seen = f"{self.photos} photos" if self.photos else "drawn test images (no --photos)"
         return (
-            f"{self.file}: {self.precision}, images of any size, opset {OPSET}; least cosine with torch's "
+            f"{self.file}: images of any size, opset {OPSET}; least cosine with torch's "
             f"descriptors on {seen}: {self.least_cosine:.6f}"
         )
 
 
-def write_onnx(
-    model: Model, out: Path, *, precision: Precision = "fp32", photos: ImageList | None = None
-) -> OnnxFile:
+def write_onnx(model: Model, out: Path, *, photos: ImageList | None = None) -> OnnxFile:
     """Write the model as one ONNX graph: images (B, 3, H, W) of any size, 0..255, in; map, pooled, descriptor out.
 
     The graph makes all views of an image itself. Its descriptors of `photos` are compared with torch's before it is
     written; UserError where no graph gives what torch gives.
-    int8 also learns the ranges of all values from the photos, and needs some.
     """
     if out.suffix.lower() != ".onnx":
         raise UserError(
             f"{out}: an ONNX file ends in .onnx. Name it so, for example {out.with_suffix('.onnx')}."
         )
-    if precision == "int8" and photos is None:
-        raise UserError("int8 must see how far values reach: pass --photos DIR with photos like yours.")
     settings = model.recipe.descriptor
     longest = round(settings.size / (settings.zoom or 1))  # the second view then has `size` pixels of its own
     pixels = _pixels(photos, longest) if photos is not None else drawn_images(longest, longest, 3).numpy()
     network = model.network.cpu().eval()
     try:
         # Some of them: at a large size all together would take more memory than there is.
-        made = export_whole(network, settings, torch.from_numpy(pixels[:_AT_ONCE]))
+        content = export_whole(network, settings, torch.from_numpy(pixels[:_AT_ONCE]))
     except CannotExport as error:
         raise UserError(f"{error}. Describe with torch (--engine torch) instead.") from error
-    content = {"fp32": _same, "fp16": _halve, "int8": _quantise}[precision](made.content, pixels)
     graph = onnx.load_from_string(content)
     about = {
         "insclr.version": __version__,
@@ -85,7 +74,6 @@ def write_onnx(
         "insclr.zoom": str(settings.zoom),
         "insclr.scales": ",".join(map(str, settings.scales)),
         "insclr.longest": str(longest),
-        "insclr.precision": precision,
         "insclr.input": "float32 (batch, 3, height, width), RGB, 0..255, any size; the graph makes its views",
         "insclr.backbone": model.recipe.network.backbone,
     }
@@ -95,7 +83,7 @@ def write_onnx(
     cosine = float((expected * _run(content, pixels)).sum(axis=1).min())
     with whole_file(out) as scratch:
         scratch.write_bytes(content)
-    return OnnxFile(out, precision, settings.size, len(pixels) if photos is not None else 0, cosine)
+    return OnnxFile(out, settings.size, len(pixels) if photos is not None else 0, cosine)
 
 
 def _describe(engine: TorchEngine, pixels: Features, settings: DescriptorRecipe) -> Features:
@@ -120,63 +108,6 @@ def _pixels(photos: ImageList, size: int) -> Features:
     if not found:
         raise UserError(f"none of the {len(photos)} photos in {photos.root} can be read.")
     return np.stack(found).astype(np.float32)
-
-
-def _same(content: bytes, _: Features) -> bytes:
-    return content
-
-
-def _halve(content: bytes, _: Features) -> bytes:
-    """Weights and arithmetic in half precision; images, views, and what is pooled (a cube), stay float32."""
-    graph = onnx.load_from_string(content)
-    # A cube overflows half precision, and lengths are sums of squares.
-    single = ["Pow", "ReduceMean", "ReduceL2", "ReduceMax", "Clip", "Expand", "Div"]
-    graph = float16.convert_float_to_float16(
-        graph,
-        keep_io_types=True,
-        op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *single],
-        node_block_list=[node.name for node in graph.graph.node if node.name.startswith("/views/")],
-    )
-    made: set[str] = set()  # the converter writes the same cast once for each of its readers
-    for node in list(graph.graph.node):
-        if made.isdisjoint(node.output):
-            made.update(node.output)
-        else:
-            graph.graph.node.remove(node)
-    halved: bytes = graph.SerializeToString()
-    return halved
-
-
-class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-    """Gives the photos in small batches."""
-
-    def __init__(self, pixels: Features) -> None:
-        self._parts = iter(np.array_split(pixels, max(1, len(pixels) // 8)))
-
-    def get_next(self) -> dict[str, Features] | None:
-        """The next batch, as onnxruntime asks for it."""
-        part = next(self._parts, None)
-        return None if part is None else {"images": part}
-
-
-def _quantise(content: bytes, pixels: Features) -> bytes:
-    """Convolutions in 8 bits, their ranges from the photos; pooling and the last layer stay float32."""
-    with tempfile.TemporaryDirectory() as folder:
-        before, prepared, after = (Path(folder, name) for name in ("a.onnx", "b.onnx", "c.onnx"))
-        before.write_bytes(content)
-        quantization.quant_pre_process(str(before), str(prepared), skip_symbolic_shape=True)
-        quantization.quantize_static(
-            str(prepared),
-            str(after),
-            _Reader(pixels),
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            reduce_range=True,  # 7 bits of a weight: processors without VNNI add products up in 16 bits
-            op_types_to_quantize=["Conv"],
-        )
-        return after.read_bytes()
 
 
 def _run(content: bytes, pixels: Features) -> Features:

@@ -42,7 +42,6 @@ class OpenedModel:
     load: "Callable[[], Model]" = field(repr=False, compare=False)
     notes: Mapping[str, str] = field(default_factory=dict)
     head: Head = field(default_factory=Head, repr=False, compare=False)  # the last layer, for parts of maps
-    gem_p: float = 3.0  # of GeM pooling, where the network has it
 
     def __repr__(self) -> str:
         name, size = self.recipe.network.backbone, self.descriptor.size
@@ -57,18 +56,6 @@ class OpenedModel:
     def network(self) -> "DescriptorNetwork":
         """Its network, by torch."""
         return self.load().network
-
-    def engine_for(self, descriptor: DescriptorRecipe) -> Engine:
-        """The engine for images described so: torch where its own takes square images of one size alone."""
-        if not self.engine.side or (descriptor.size == self.engine.side and _one_size(descriptor)):
-            return self.engine
-        return self._any_size
-
-    @functools.cached_property
-    def _any_size(self) -> Engine:
-        from insclr.engine.torch_engine import TorchEngine
-
-        return TorchEngine(self.network)
 
     def as_model(self) -> "Model":
         """The model by torch, describing images as this one does."""
@@ -153,17 +140,8 @@ def _open(
     trunk = trunk or trunk_digest(recipe.network, weights)
     head = Head(weights.get("fc.weight"), weights.get("fc.bias"))
     source = NetworkSource(trunk, lambda: load().network, head)
-    descriptor = recipe.descriptor
-    engine = open_engine(source, size=descriptor.size, square=_one_size(descriptor), options=options)
-    # The power of the generalised mean is learned, or that of the recipe.
-    gem_p = float(weights["pooling.p"]) if "pooling.p" in weights else recipe.network.gem_p
-    return OpenedModel(
-        engine, recipe, origin.fingerprint, origin.source, trunk, load, origin.notes, head, gem_p
-    )
-
-
-def _one_size(descriptor: DescriptorRecipe) -> bool:
-    return descriptor.fit == "square" and descriptor.scales == (1.0,)
+    engine = open_engine(source, size=recipe.descriptor.size, options=options)
+    return OpenedModel(engine, recipe, origin.fingerprint, origin.source, trunk, load, origin.notes, head)
 
 
 def _pretrained_key(fingerprint: str) -> str:

@@ -34,7 +34,7 @@ class OpenVinoEngine(GraphEngine):
     ) -> None:
         version = openvino.__version__.split("-", 1)[0]
         super().__init__(
-            f"OpenVINO {version}{' in bf16' if bf16 else ''}", graph.outputs, graph.channels, head, graph.side
+            f"OpenVINO {version}{' in bf16' if bf16 else ''}", graph.outputs, graph.channels, head
         )
         options = {
             "NUM_STREAMS": str(streams),

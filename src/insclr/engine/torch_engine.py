@@ -19,7 +19,6 @@ class TorchEngine:
     """A network, on the device where it is."""
 
     name: EngineName = "torch"
-    side = 0
 
     def __init__(
         self,

@@ -236,7 +236,7 @@ def _describe_regions(model: OpenedModel, labels: Labels, size: int) -> list[Reg
     index = labels.role_ids("index")
     settings = model.descriptor.with_(zoom=0.0, **({"size": size} if size else {}))
     request = Request(settings, pooling=map_pooling(model))
-    found = describe_files(model.engine_for(settings), labels.images.subset(index.tolist()), request).regions
+    found = describe_files(model.engine, labels.images.subset(index.tolist()), request).regions
     regions = [no_regions(model.engine.dim)] * len(labels)
     for row, one in zip(index.tolist(), found, strict=True):
         regions[row] = one

@@ -1,4 +1,4 @@
-"""Whiten a model on photos, with or without labels."""
+"""Whiten a model on photos."""
 
 import copy
 from pathlib import Path
@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from insclr.data.images import ImageList, Skipped
-from insclr.data.labels import match_instances, read_labels
 from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.opened import open_in_memory
 from insclr.model.model_file import Model, save_model
 from insclr.model.network import compose
-from insclr.model.whitening import fold_into_fc, pca_whitening, supervised_whitening
+from insclr.model.whitening import fold_into_fc, pca_whitening
 
 
 def whiten_model(
@@ -22,12 +21,10 @@ def whiten_model(
     *,
     dim: int = 0,
     power: float = 0.5,
-    labels: Path | None = None,
 ) -> None:
     """Write `model` with a whitening learned on `images` folded into its fully connected layer.
 
-    Without labels: PCA with `power`. With labels: Lw. The layer's output is whitened before it is normalised,
-    so that both are one linear map.
+    A PCA with `power`. The layer's output is whitened before it is normalised, so that both are one linear map.
     """
     settings, skipped = model.recipe.descriptor, Skipped()
     engine = open_in_memory(model).engine
@@ -38,13 +35,8 @@ def whiten_model(
     with torch.no_grad():
         features = network.fc(pooled[readable]) if network.fc is not None else pooled[readable]
         dim = dim or min(features.shape[1], len(features))
-        if labels is None:
-            whitening = pca_whitening(features, dim, power)
-        else:
-            instances = match_instances(read_labels(labels), images.subset(readable))
-            whitening = supervised_whitening(features, instances, dim)
         layer = nn.Linear(features.shape[1], dim)
-        fold_into_fc(layer, whitening)
+        fold_into_fc(layer, pca_whitening(features, dim, power))
         if isinstance(network.fc, nn.Linear):
             layer = compose(network.fc, layer)
     network.fc, network.dim = layer, dim

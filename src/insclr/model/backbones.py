@@ -48,12 +48,13 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> FeatureMap:
         """Features of `images` (batch, 3, height, width), uint8 or float, in the range 0..255."""
-        pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
-        if images.dim() == 4 and self._channels_last:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
         with self._sizes_refused(images):
-            features = self.trunk.forward_features(pixels)
+            features = self.trunk.forward_features(self._normalise(images))
         return self._as_map(features, images.shape[-2:])
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        pixels: Tensor = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
+        return pixels if self.prefix_tokens else pixels.contiguous(memory_format=torch.channels_last)
 
     @contextmanager
     def _sizes_refused(self, images: Tensor) -> Iterator[None]:
@@ -72,9 +73,8 @@ class Backbone(nn.Module):
 
     def early(self, images: Tensor) -> Tensor:
         """The map that enters the late layers; for backbones that `has_late`."""
-        pixels = (images.to(self.mean.dtype) - self.mean) / self.std  # type: ignore[operator, arg-type]
         with self._sizes_refused(images):
-            return self._split.early(pixels)
+            return self._split.early(self._normalise(images))
 
     def late(self, maps: Tensor) -> FeatureMap:
         """What `forward` gives, from the map that `early` gave of square images."""
@@ -125,10 +125,6 @@ class Backbone(nn.Module):
         # -1 for the batch: its length would become a constant of an exported graph.
         grid = patches.transpose(1, 2).reshape(-1, patches.shape[2], height, columns)
         return FeatureMap(grid, tokens[:, 0] if self.prefix_tokens else None)
-
-    @property
-    def _channels_last(self) -> bool:
-        return self.prefix_tokens == 0
 
 
 def create_backbone(name: str, weights: str | Path | None = None, pretrained: bool = True) -> Backbone:

@@ -10,7 +10,6 @@ from insclr.errors import UserError
 
 if TYPE_CHECKING:  # imported where it is used: a wrong name is reported before torch is loaded
     import torch
-    from torch import nn
 
 _NAMES = re.compile(r"cpu|mps(:0)?|cuda(:\d+)?")
 # Names of glibc's malloc.h.
@@ -48,13 +47,6 @@ def pick_device(name: str = "auto") -> "torch.device":
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("The device mps is not there: it needs a Mac with Apple silicon. Choose auto or cpu.")
     return device
-
-
-def place(network: "nn.Module", device: "str | torch.device" = "auto") -> "torch.device":
-    """Move all of a network to a device, given by itself or by the name a user would give."""
-    chosen = pick_device(device) if isinstance(device, str) else device
-    network.to(chosen)
-    return chosen
 
 
 def describing_autocast(device: "torch.device") -> "torch.autocast":

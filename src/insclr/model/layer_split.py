@@ -24,7 +24,7 @@ class StagedSplit:
 
     def early(self, pixels: Tensor) -> Tensor:
         """The map (batch, channels, height, width) that enters the late layers."""
-        x = pixels.contiguous(memory_format=torch.channels_last)
+        x = pixels
         for layer in self.early_layers:
             x = layer(x)
         return x.permute(0, 3, 1, 2) if self._channels_are_last else x

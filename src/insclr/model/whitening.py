@@ -1,4 +1,4 @@
-"""PCA-whitening learned without labels, and supervised whitening where labels exist."""
+"""PCA-whitening learned without labels."""
 
 from dataclasses import dataclass
 
@@ -40,35 +40,6 @@ def pca_whitening(features: Tensor, dim: int, power: float = 0.5) -> Whitening:
     # Beyond the rank of the data an "axis" is rounding noise: it must not enter the descriptor.
     scale[variance <= 1e-12 * variance[0]] = 0
     return Whitening(mean.to(features.dtype), (axes * scale).T.contiguous().to(features.dtype))
-
-
-def supervised_whitening(features: Tensor, labels: Tensor, dim: int) -> Whitening:
-    """Lw of Radenovic et al. 2018: whiten the differences of matching pairs, then PCA of the result.
-
-    Every two rows of (N, C) features with the same label >= 0 are a matching pair.
-    """
-    _check(features, dim)
-    mean, centred = _centre(features)
-    scatter = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
-    pairs = 0
-    for label in sorted(set(labels.tolist())):
-        members = centred[labels == label]
-        if label < 0 or len(members) < 2:
-            continue
-        # The sum over all pairs (x - y)(x - y)^T of n points equals n times their scatter about the mean.
-        spread = members - members.mean(dim=0)
-        scatter += len(members) * (spread.T @ spread)
-        pairs += len(members) * (len(members) - 1) // 2
-    if pairs == 0:
-        raise UserError(
-            "supervised whitening needs at least one instance with two images; the labels have none."
-        )
-    variance, axes = _strongest_axes(scatter / pairs, features.shape[1])
-    variance = variance.clamp(min=FLOOR * float(variance[0]))
-    to_pairs = axes * variance.rsqrt()  # (C, C): matching pairs differ equally along every axis
-    projected = centred @ to_pairs
-    _, rotation = _strongest_axes(projected.T @ projected / len(features), dim)
-    return Whitening(mean.to(features.dtype), (to_pairs @ rotation).T.contiguous().to(features.dtype))
 
 
 def fold_into_fc(fc: nn.Linear, whitening: Whitening) -> None:

@@ -43,7 +43,7 @@ class NetworkRecipe(Table):
 
     backbone: str = setting("efficientnet_lite0", "a short name of `insclr backbones`, or a timm model name")
     weights: str = setting("", "a file with the backbone's weights; empty = embedded, or timm's hub")
-    pooling: Literal["gem", "gem-learned", "mac", "spoc", "rmac", "cls"] = setting(
+    pooling: Literal["gem", "mac", "spoc", "cls"] = setting(
         "gem",
         "feature map to vector; if not given: cls for transformers, spoc for other signed maps, else gem",
     )
@@ -106,7 +106,7 @@ class NetworkRecipe(Table):
         why = {}
         if self.initial_fc != "pca":
             why["initial_fc_power"] = f'initial_fc = "{self.initial_fc}"'
-        if not self.pooling.startswith("gem"):
+        if self.pooling != "gem":
             why["gem_p"] = f'pooling = "{self.pooling}"'
         return why
 

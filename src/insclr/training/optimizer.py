@@ -61,7 +61,7 @@ def create_optimizer(
         layers = (
             network.backbone.parameters() if recipe.train == "all" else network.backbone.late_parameters()
         )
-        groups.append({"params": [*layers, *network.pooling.parameters()], "base_lr": recipe.lr})
+        groups.append({"params": list(layers), "base_lr": recipe.lr})
     groups = [group for group in groups if group["params"]]
     network.requires_grad_(False)
     for group in groups:
