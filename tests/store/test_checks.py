@@ -138,7 +138,7 @@ def test_a_damaged_row_is_named_and_described_again(
     assert call(capsys, "check", tmp_path / "s")[0] == 0
 
 
-def test_a_store_of_an_earlier_version_gets_checksums_when_it_is_written(tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_version_is_completed_when_it_is_opened(tmp_path: Path) -> None:
     make(tmp_path / "s", 20, regions=True)
     expected = answers(tmp_path / "s")
     old = sqlite3.connect(tmp_path / "s" / "rows.sqlite")
@@ -148,13 +148,13 @@ def test_a_store_of_an_earlier_version_gets_checksums_when_it_is_written(tmp_pat
             *((table, "checksum") for table in ("notes", "journal", "regions")),
         ):
             old.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        old.executescript("DROP TRIGGER outdated_deleted; DROP TRIGGER outdated_changed; DROP TABLE outdated")
         old.execute("PRAGMA user_version = 0")
     old.close()
     assert answers(tmp_path / "s") == expected
     store = open_store(tmp_path / "s")
     store.append([new_entry("name", {"name": "late"})])
     store.close()
-    LocalStore.create(tmp_path / "s", INFO).close()
     count = sqlite3.connect(tmp_path / "s" / "rows.sqlite")
     for table, column in (("pictures", "vector_check"), ("journal", "checksum"), ("regions", "checksum")):
         total, checked = count.execute(f"SELECT count(*), count({column}) FROM {table}").fetchone()

@@ -1,7 +1,6 @@
 """A large local store: mapped segments beside the database, and rows that are in none of them yet."""
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,24 +216,6 @@ def test_who_cannot_write_the_cache_searches_all_the_same(tmp_path: Path) -> Non
     vectors = unit_vectors(700)
     add(store, vectors)
     assert store.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 701))
-
-
-def test_a_store_of_an_earlier_version_is_read(store: LocalStore) -> None:
-    vectors = unit_vectors(700)
-    store.upsert(images(range(700)), vectors)
-    with sqlite3.connect(Path(store.uri) / "rows.sqlite") as rows:
-        rows.executescript(
-            "DROP TRIGGER outdated_deleted; DROP TRIGGER outdated_changed; DROP TABLE outdated"
-        )
-    reader = LocalStore(Path(store.uri))
-    with reader.writing():
-        pass
-    assert reader.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 701))
-    LocalStore.create(Path(store.uri), INFO).close()
-    again = LocalStore(Path(store.uri))
-    again.delete(["0.jpg"])
-    assert again.search(vectors[1:], 1).ids[:, 0].tolist() == list(range(2, 701))
-    assert segment_rows(again) == [699]
 
 
 def test_the_coarse_scan_of_rows_in_memory_is_kept_in_a_file(tmp_path: Path) -> None:

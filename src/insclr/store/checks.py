@@ -57,7 +57,7 @@ def array_bytes(array: NDArray[np.generic]) -> bytes:
 
 
 class Checks:
-    """The checksums in a store's database. One of an earlier version has none until `insclr index` writes to it."""
+    """The checksums in a store's database."""
 
     def __init__(self, rows: sqlite3.Connection, file: Path) -> None:
         """UserError when a newer version wrote the database."""
@@ -69,16 +69,20 @@ class Checks:
             raise UserError(
                 f"{file.parent} was written by a newer version of insclr: update insclr to use it."
             )
-        self.there = self._version() > 0
 
     def warn_of_structure(self) -> None:
         """Warn of a damaged structure where reading the whole database takes a moment only."""
         small = self._file.stat().st_size <= _SMALL
-        if small and (found := self.structure()):
+        # Twice: one failed read is no damage.
+        if small and self.structure() and (found := self.structure()):
             folder = self._file.parent
             _log.warning(
                 "%s is damaged (%s): `insclr check %s` lists all damage", self._file, found[0], folder
             )
+
+    def missing(self) -> bool:
+        """Whether an earlier version wrote the database, without checksums."""
+        return self._version() < FORMAT
 
     def _version(self) -> int:
         return int(self._rows.execute("PRAGMA user_version").fetchone()[0])
@@ -90,7 +94,7 @@ class Checks:
 
     def add(self) -> None:
         """Give every row of every table its checksums, within the transaction at hand."""
-        if self._version():
+        if not self.missing():
             return  # another process has done it
         for table, columns in _COVERED.items():
             for column in columns:
@@ -100,15 +104,12 @@ class Checks:
 
     def fill(self, table: str, where: str, values: Sequence[object], *, only: str = "") -> None:
         """Compute the checksums (or `only` one of them) of the rows that were just written, one for each value."""
-        if self.there:
-            self._rows.executemany(
-                f"UPDATE {table} SET {_values(table, only)} WHERE {where}", [(one,) for one in values]
-            )
+        self._rows.executemany(
+            f"UPDATE {table} SET {_values(table, only)} WHERE {where}", [(one,) for one in values]
+        )
 
     def whole(self, table: str, column: str = "checksum") -> str:
         """An SQL expression: whether a row of the table is as it was written."""
-        if not self.there:
-            return "1"
         return f"coalesce({column} = {_crc(_COVERED[table][column])}, 1)"
 
     def keep_whole(self, what: str, found: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -146,8 +147,6 @@ class Checks:
     def damaged_keys(self, table: str) -> list[str]:
         """The key of every damaged row of a table."""
         key = _COVERED[table]["checksum"].partition(",")[0]
-        if not self.there:
-            return []  # nor need the table be there
         return [
             str(row[0])
             for row in self._rows.execute(f"SELECT {key} FROM {table} WHERE NOT {self.whole(table)}")

@@ -22,10 +22,11 @@ CREATE TABLE IF NOT EXISTS pictures (
     size INTEGER NOT NULL,
     mtime INTEGER NOT NULL,
     columns TEXT NOT NULL,  -- JSON, the values as the CSV has them
-    numbers TEXT NOT NULL,  -- JSON, those of them that are numbers
+    numbers TEXT NOT NULL,  -- not used
     vector BLOB NOT NULL    -- half precision
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL);
 INSERT OR IGNORE INTO notes (name, text) VALUES ('version', '0');
 """
 UPSERT = """
@@ -33,10 +34,6 @@ INSERT INTO pictures (path, hash, size, mtime, columns, numbers, vector) VALUES 
 ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
     columns = excluded.columns, numbers = excluded.numbers, vector = excluded.vector
 """
-# Stores of earlier versions have none before the first entry is written.
-JOURNAL = "CREATE TABLE IF NOT EXISTS journal (id TEXT PRIMARY KEY, entry TEXT NOT NULL)"
-
-
 # SQLite maps the index of its log, which fails under a limit of memory.
 _NO_MEMORY = (sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP)
 
@@ -97,17 +94,44 @@ def _read_text(content: bytes) -> str:
     return content.decode(errors="replace")  # only damaged text is no UTF-8, and its checksum tells
 
 
+def open_rows(file: Path) -> tuple[sqlite3.Connection, Checks]:
+    """The database of a store; what one of an earlier version lacks is added."""
+    with explain_errors(file):
+        return repeat(lambda: _open_rows(file))
+
+
+def _open_rows(file: Path) -> tuple[sqlite3.Connection, Checks]:
+    rows = connect(file)
+    try:
+        checks = Checks(rows, file)
+        is_store = rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'pictures'").fetchone()
+        if is_store and checks.missing():
+            _complete(rows, checks)
+    except BaseException:
+        rows.close()
+        raise
+    return rows, checks
+
+
 def create_tables(file: Path, info: str) -> None:
-    """Make what is missing of a store's tables, and of the checksums in a store of an earlier version."""
-    with explain_errors(file), closing(connect(file)) as rows:
-        checks = repeat(lambda: Checks(rows, file))
-        rows.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} {JOURNAL}; COMMIT;"
-        )
-        rows.execute("BEGIN IMMEDIATE")
+    """Make what is missing of a store's database."""
+
+    def create() -> None:
+        with closing(connect(file)) as rows:
+            _complete(rows, Checks(rows, file), info)
+
+    with explain_errors(file):
+        repeat(create)
+
+
+def _complete(rows: sqlite3.Connection, checks: Checks, info: str = "") -> None:
+    rows.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {REGIONS_SCHEMA} {SEGMENTS_SCHEMA} COMMIT;")
+    rows.execute("BEGIN IMMEDIATE")
+    if info:
         rows.execute("INSERT OR IGNORE INTO notes (name, text) VALUES ('info', ?)", (info,))
-        checks.add()
-        rows.execute("COMMIT")
+    checks.add()
+    checks.fill("notes", "name = ?", ["info"])
+    rows.execute("COMMIT")
 
 
 @contextmanager

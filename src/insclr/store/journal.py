@@ -5,25 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from insclr.store.checks import Checks
-from insclr.store.database import JOURNAL, connect, explain_errors, report_damage
+from insclr.store.database import explain_errors, open_rows, report_damage
 from insclr.store.rows import Entry, parse_entry
 
 
 class Journal:
     """The entries, written all or none."""
 
-    def __init__(self, file: Path, rows: sqlite3.Connection | None = None) -> None:
-        """`rows` is a connection to the file where there is one already."""
+    def __init__(self, file: Path, opened: tuple[sqlite3.Connection, Checks] | None = None) -> None:
+        """`opened` is the database of this file where it is open already."""
         self._file = file
-        self._rows = rows or connect(file)
-        with explain_errors(file):
-            self._checks = Checks(self._rows, file)
+        self._rows, self._checks = opened or open_rows(file)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries; those that are there already are left as they are."""
         with explain_errors(self._file), self._rows:
             self._rows.execute("BEGIN IMMEDIATE")
-            self._rows.execute(JOURNAL)
             self._rows.executemany(
                 "INSERT OR IGNORE INTO journal (id, entry) VALUES (?, ?)",
                 [(one.id, one.text()) for one in entries],
@@ -33,8 +30,6 @@ class Journal:
     def entries(self) -> list[Entry]:
         """Every entry in the order of time, the damaged ones left out."""
         with explain_errors(self._file):
-            if not self._rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchall():
-                return []  # a store of an earlier version
             statement = f"SELECT id, entry, {self._checks.whole('journal')} FROM journal ORDER BY id"
             found = self._rows.execute(statement).fetchall()
         try:

@@ -18,8 +18,7 @@ from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.data.formats import what_is
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
-from insclr.store.checks import Checks
-from insclr.store.database import UPSERT, connect, create_tables, explain_errors, repeat, report_damage
+from insclr.store.database import UPSERT, create_tables, explain_errors, open_rows, repeat, report_damage
 from insclr.store.journal import Journal
 from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
@@ -34,7 +33,7 @@ from insclr.store.rows import (
 from insclr.store.segment import DamagedSegment
 from insclr.store.segments import Segments, select_by_id
 from insclr.store.store_models import rows_folder, split_model
-from insclr.store.where import Condition, numbers_of, to_sql
+from insclr.store.where import Condition, meets
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -71,12 +70,11 @@ class LocalStore:
         self._load_again_at = 0.0
         self._filters: dict[Condition, NDArray[np.bool_]] = {}
         self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
-        self._rows = connect(self._file)
+        self._rows, self._checks = opened = open_rows(self._file)
         # The first model's database has the journal of all models.
-        self._journal = Journal(self.folder / _ROWS, self._rows if self.model_number == 1 else None)
+        self._journal = Journal(self.folder / _ROWS, opened if self.model_number == 1 else None)
         try:
             with explain_errors(self._file):
-                self._checks = repeat(lambda: Checks(self._rows, self._file))
                 self._checks.warn_of_structure()
             with self._report_damage():
                 self.info = StoreInfo.from_json(self.note("info") or "")
@@ -201,18 +199,14 @@ class LocalStore:
             return work(self._load())
 
     def has_regions(self) -> bool:
-        return self._has_table("regions") and bool(self._select("SELECT 1 FROM regions LIMIT 1"))
+        return bool(self._select("SELECT 1 FROM regions LIMIT 1"))
 
     def region_ids(self) -> Ids:
-        if not self.has_regions():
-            return np.zeros(0, np.int64)
         found = self._select("SELECT picture FROM regions ORDER BY picture")
         return np.array([row[0] for row in found], dtype=np.int64)
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
         dim = self.info.dim
-        if not self.has_regions():
-            return [no_regions(dim)] * len(ids)
         kept = self._select_regions(*select_by_id("WHERE picture", ids))
         found = {row: read_regions(boxes, vectors, dim) for row, boxes, vectors in kept}
         return [found.get(int(one)) or no_regions(dim) for one in ids]
@@ -228,7 +222,7 @@ class LocalStore:
         with self._lock, self._report_damage():
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
-                found = self._select_regions("ORDER BY picture") if self.has_regions() else []
+                found = self._select_regions("ORDER BY picture")
                 file = self._cache / f"regions-{version}.faiss"
                 self._region_rows = version, RegionRows(found, self.info.dim, file)
             regions = self._region_rows[1]
@@ -272,10 +266,6 @@ class LocalStore:
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock, explain_errors(self._file):
             return repeat(lambda: self._rows.execute(statement, values).fetchall())
-
-    def _has_table(self, name: str) -> bool:
-        """Whether there is a table, which a database of an older version may lack."""
-        return bool(self._select("SELECT 1 FROM sqlite_master WHERE name = ?", [name]))
 
     def _read_rows(self, which: str = "", values: Sequence[object] = ()) -> list[Row]:
         """The rows that an SQL condition selects, the damaged ones left out."""
@@ -334,12 +324,12 @@ class LocalStore:
         with self._lock:
             if nearest is self._nearest and where in self._filters:
                 return self._filters[where]
-            statement, values = to_sql(where)
+            self._rows.create_function("met", 2, lambda *row: meets(where, row[0], json.loads(row[1])))
             whole = self._checks.whole("pictures", "row_check")
             statement = (
-                f"SELECT id, {whole} FROM pictures WHERE CASE WHEN {whole} THEN {statement} ELSE 1 END"
+                f"SELECT id, {whole} FROM pictures WHERE CASE WHEN {whole} THEN met(path, columns) ELSE 1 END"
             )
-            met = [row[0] for row in self._checks.keep_whole("rows", self._select(statement, values))]
+            met = [row[0] for row in self._checks.keep_whole("rows", self._select(statement))]
             allowed = np.isin(nearest.ids, np.array(met, dtype=np.int64))
             if nearest is self._nearest:
                 self._filters[where] = allowed
@@ -365,4 +355,4 @@ def _no_store(folder: Path) -> UserError:
 
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
     columns = json.dumps(dict(image.columns), ensure_ascii=False)
-    return image.path, image.hash, image.size, image.mtime, columns, json.dumps(numbers_of(image.columns))
+    return image.path, image.hash, image.size, image.mtime, columns, "{}"

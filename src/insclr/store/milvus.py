@@ -1,7 +1,6 @@
 """The cluster store: the same rows in a Milvus server, reached by its address."""
 
 import hashlib
-import json
 import logging
 import secrets
 import time
@@ -169,9 +168,8 @@ class MilvusStore:
         return self._server.count(self._name)
 
     def columns(self) -> list[str]:
-        older = json.loads(self.note("columns") or "[]")
         notes = self._server.every(self._notes, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
-        return sorted({*older, *(str(note["text"]) for note in notes if note["name"].startswith(_COLUMN))})
+        return sorted({str(note["text"]) for note in notes if note["name"].startswith(_COLUMN)})
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
         """The `top` nearest rows of every query, among those that meet `where`; Milvus gives at most 16,384."""

@@ -133,6 +133,4 @@ def read_regions(entities: Sequence[Entity], dim: int) -> Regions:
 def read_boxes(values: Sequence[Any]) -> NDArray[np.float32]:
     """Boxes (regions, 4) as regions hold them."""
     boxes = [json.loads(one) if isinstance(one, str) else one for one in values]
-    # Milvus Lite took bare lists, and older stores hold them.
-    sides = [one["sides"] if isinstance(one, dict) else list(one) for one in boxes]
-    return np.array(sides, dtype=np.float32).reshape(-1, 4)
+    return np.array([one["sides"] for one in boxes], dtype=np.float32).reshape(-1, 4)

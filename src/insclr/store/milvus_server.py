@@ -130,8 +130,7 @@ class MilvusServer:
         """
         limit = min(top, MAX_RESULTS)
         candidates = min(_MAX_EFFORT, max(_EFFORT, 4 * limit))
-        # ef is for collections with a graph index, of older versions.
-        effort = {"nprobe": _GROUPS, "reorder_k": candidates, "ef": candidates}
+        effort = {"nprobe": _GROUPS, "reorder_k": candidates}
         step = max(1, min(_PART, MAX_HITS_PER_MESSAGE // limit))
         for start in range(0, len(queries), step):
             block = np.asarray(queries[start : start + step], dtype=np.float32)

@@ -17,6 +17,7 @@ from insclr.store.rows import NearestRegions, Neighbours, check_descriptors
 from insclr.store.segment import RESCORED, Flags, Segment, faiss, in_memory
 
 _FEW_QUERIES = 8
+_NO_ID = np.iinfo(np.int64).min
 _FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest rows each
 _THREADS: int = faiss.omp_get_max_threads()
 
@@ -53,12 +54,8 @@ class NearestRows:
 
     def positions(self, ids: Ids) -> Ids:
         """Where these ids stand in `ids`; KeyError when one is not there."""
-        if not len(self.ids):
-            if len(ids):
-                raise KeyError(int(ids[0]))
-            return ids
-        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        gone = self.ids[found] != ids
+        found = np.searchsorted(self.ids, ids)
+        gone = np.append(self.ids, _NO_ID)[found] != ids
         if gone.any():
             raise KeyError(int(ids[gone][0]))
         return found

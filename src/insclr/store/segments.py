@@ -78,9 +78,6 @@ class Segments:
 
     def load(self) -> NearestRows:
         """Everything as it is now, packed first where the tail has grown long; ValueError for damaged rows."""
-        if not self._has_log():
-            ids, halves = self.read_rows("WHERE id > ? ORDER BY id", [0])
-            return NearestRows([Part(in_memory(halves), ids)], self._dim)
         parts, ids, halves, due = self._current()
         if due:
             self.pack()
@@ -93,7 +90,7 @@ class Segments:
 
         What a pack that was killed has left is removed.
         """
-        if not self._has_log() or not (self._current()[-1] or self._left_over(self._list())):
+        if not (self._current()[-1] or self._left_over(self._list())):
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -105,10 +102,6 @@ class Segments:
             pass  # another process is at it
         except OSError as error:
             _log.warning("%s cannot be written (%s): searching stays slower", self._folder, error)
-
-    def _has_log(self) -> bool:
-        """Whether changes are logged: not in a store of an earlier version, until `insclr index` writes to it."""
-        return bool(self._run("SELECT 1 FROM sqlite_master WHERE name = 'outdated'", []))
 
     def _current(self) -> tuple[list[Part], Ids, Halves, bool]:
         """The segments and the tail, or its beginning where it is long; and whether packing is due."""

@@ -3,8 +3,8 @@
     year >= 2015 and (brand = 'acme' or brand in ('foo', 'bar')) and not path contains 'test'
 
 A number on the right compares numbers, anything else compares text exactly as the CSV has it. A row without a
-value never meets a comparison. The text is parsed into a tree, and the tree translated for each kind of store with
-the values passed as values: nothing that a client writes is ever executed.
+value never meets a comparison. The text is parsed into a tree. `meets` tries it on a row; Milvus gets it in its own
+language with every value quoted: nothing that a client writes is ever executed.
 """
 
 import json
@@ -247,39 +247,6 @@ def _quote(text: str) -> str:
     return quote + text.replace(quote, quote * 2) + quote
 
 
-def to_sql(where: Condition) -> tuple[str, list[object]]:
-    """A condition as SQL of the local store with its values apart: every name and value is a parameter."""
-    if isinstance(where, Compare):
-        number = isinstance(where.value, float)
-        if where.column == "path" and number:
-            return "0", []
-        source, values = _sql_column("numbers" if number else "columns", where.column)
-        return f"COALESCE({source} {where.sign} ?, 0)", [*values, where.value]
-    if isinstance(where, Contains):
-        source, values = _sql_column("columns", where.column)
-        return f"COALESCE(instr({source}, ?) > 0, 0)", [*values, where.text]
-    if isinstance(where, Not):
-        inner, values = to_sql(where.condition)
-        return f"NOT ({inner})", values
-    parts = [to_sql(one) for one in where.conditions]
-    values = [value for _, values in parts for value in values]
-    return _join_in_halves([text for text, _ in parts], where.word), values
-
-
-def _join_in_halves(parts: Sequence[str], word: str) -> str:
-    """The parts joined as a balanced tree: SQLite takes expressions 1,000 levels deep, and a chain has one a part."""
-    if len(parts) == 1:
-        return f"({parts[0]})"
-    half = len(parts) // 2
-    return f"({_join_in_halves(parts[:half], word)} {word} {_join_in_halves(parts[half:], word)})"
-
-
-def _sql_column(source: str, name: str) -> tuple[str, list[object]]:
-    if name == "path":
-        return "path", []
-    return f"(SELECT value FROM json_each({source}) WHERE key = ?)", [name]
-
-
 def to_milvus(where: Condition) -> str:
     """A condition in Milvus' filter language; every name and value goes through JSON quoting.
 
@@ -309,7 +276,7 @@ def _milvus_test(source: str, name: str, test: str) -> str:
 
 
 def meets(where: Condition, path: str, columns: Mapping[str, str]) -> bool:
-    """Whether a row of this path and these columns meets a condition, as `to_sql` has it."""
+    """Whether a row of this path and these columns meets a condition."""
     if isinstance(where, Not):
         return not meets(where.condition, path, columns)
     if isinstance(where, Joined):
