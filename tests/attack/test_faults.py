@@ -4,11 +4,8 @@ Afterwards: exit status 0 or 2 with one sentence, what was there before is whole
 one that nothing disturbed.
 """
 
-import random
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +13,17 @@ import pytest
 import safetensors.numpy
 from PIL import Image
 
-from helpers.faults import ERRORS, KINDS, Ended, Fault, FaultyProcess, faulty_process
+from helpers.fault_campaign import Arguments, Campaign
+from helpers.faults import ACTS, Ended, Fault, FaultyProcess, faulty_process
 from helpers.killing import MODEL, Note, rows_of, same, within
 from insclr.model.model_file import load_model
-from insclr.store import open_store
+from insclr.store import Entry, open_store
 from insclr.store.local import LocalStore
 
 SETTINGS = "workers=0 checkpoint_every=5 rounds.steps=10 rounds.epochs=0 rounds.tuples=4 network.dim=16"
 SETTINGS += " descriptor.size=32 rounds.plain_size=32 rounds.augmented_size=32 rounds.method.neighbours=2"
 SETTINGS += " rounds.method.pool=6"
-Arguments = tuple[str | Path, ...]
+CHANGES = [word for change in SETTINGS.split() for word in ("--set", change)]
 
 
 @pytest.fixture(scope="module")
@@ -51,60 +49,6 @@ def index(images: Path, store: Path, *more: str) -> Arguments:
     return ("index", MODEL, images, "--store", store, "--engine", "torch", *more)
 
 
-@dataclass
-class Campaign:
-    """One command with every fault, or with some of them."""
-
-    process: FaultyProcess
-    folder: Path
-    prepare: Callable[[], Arguments]  # clears the folder; the command to run there
-    require_whole: Callable[[], None]  # after a fault
-    require_equal: Callable[[], None]  # after the command was repeated
-    statuses: Counter[int] = field(default_factory=Counter)
-
-    def run(self, most: int) -> str:
-        """Inject every fault, or `most` of a kind and error; gives what came out."""
-        dice = random.Random(0)
-        total = 0
-        for kind in KINDS:
-            calls = self.process.run(self.folder, Fault(kind), *self.prepare()).calls
-            total += calls
-            numbers = range(1, calls + 1)
-            for error in ERRORS[kind]:
-                chosen = numbers if calls <= most else sorted(dice.sample(numbers, most))
-                for number in chosen:
-                    self._inject(Fault(kind, number, error))
-        tried = sum(self.statuses.values())
-        found = ", ".join(f"{count} ended with {status}" for status, count in sorted(self.statuses.items()))
-        return f"{tried} faults in {total} calls: {found}; 0 tracebacks, 0 lost, repeated equal"
-
-    def _inject(self, fault: Fault) -> None:
-        arguments = self.prepare()
-        ended = self.process.run(self.folder, fault, *arguments)
-        require_sentence(ended, fault)
-        self.statuses[ended.status] += 1
-        self.require_whole()
-        again = self.process.run(self.folder, Fault(), *_resumed(arguments))
-        assert again.status == 0, f"{fault}, then: {again.said}"
-        self.require_equal()
-
-
-def _resumed(arguments: Arguments) -> Arguments:
-    if arguments[0] == "train" and (Path(arguments[arguments.index("--out") + 1]) / "recipe.toml").exists():
-        return (*arguments, "--resume")
-    return arguments
-
-
-def require_sentence(ended: Ended, fault: Fault) -> None:
-    """0, or 2 with one sentence that does not give up the store."""
-    said = f"{fault}: {ended.status} {ended.said}"
-    assert ended.status in (0, 2), said
-    assert "Traceback" not in ended.said, said
-    lines = [line for line in ended.said.splitlines() if line.startswith("insclr: ")]
-    assert len(lines) == (ended.status == 2), said
-    assert "is damaged" not in ended.said, said
-
-
 def require_no_damage(store: Path) -> None:
     opened = LocalStore(store)
     assert opened.damage() == []
@@ -112,19 +56,19 @@ def require_no_damage(store: Path) -> None:
 
 
 @pytest.fixture
-def most(soak: bool) -> int:
-    """Calls of a kind that fail, of more of them a sample."""
-    return 10**6 if soak else 4
+def some(soak: bool) -> int | None:
+    """How many faults of a command are tried; all with `make soak`."""
+    return None if soak else 40
 
 
-def test_index(process: FaultyProcess, made: Path, tmp_path: Path, most: int, note: Note) -> None:
+def test_index(process: FaultyProcess, made: Path, tmp_path: Path, some: int | None, note: Note) -> None:
     expected, store = rows_of(made / "store"), tmp_path / "s"
 
     def prepare() -> Arguments:
         shutil.rmtree(store, ignore_errors=True)
         return index(made / "photos", store)
 
-    def require_whole() -> None:
+    def require_whole(_: Ended) -> None:
         if (store / "rows.sqlite").exists() and (store / "rows.sqlite").stat().st_size:
             try:
                 require_no_damage(store)
@@ -137,11 +81,13 @@ def test_index(process: FaultyProcess, made: Path, tmp_path: Path, most: int, no
         require_no_damage(store)
         assert same(rows_of(store), expected)
 
-    found = Campaign(process, tmp_path, prepare, require_whole, require_equal).run(most)
+    found = Campaign("index", process, tmp_path, prepare, require_whole, require_equal).run(some)
     note("one system call fails: index", found, "0 tracebacks, 0 lost, equal")
 
 
-def test_index_prune(process: FaultyProcess, made: Path, tmp_path: Path, most: int, note: Note) -> None:
+def test_index_prune(
+    process: FaultyProcess, made: Path, tmp_path: Path, some: int | None, note: Note
+) -> None:
     few, store = made / "few.txt", tmp_path / "s"
     few.write_text("\n".join(str(path) for path in sorted((made / "photos").iterdir())[::2]))
     before = rows_of(made / "store")
@@ -152,23 +98,20 @@ def test_index_prune(process: FaultyProcess, made: Path, tmp_path: Path, most: i
         shutil.copytree(made / "store", store)
         return index(few, store, "--prune")
 
-    def require_whole() -> None:
+    def require_whole(_: Ended) -> None:
         require_no_damage(store)
         found = rows_of(store)
         assert same(found, before) or same(found, expected)
 
-    found = Campaign(process, tmp_path, prepare, require_whole, lambda: require_equal(store, expected)).run(
-        most
-    )
+    def require_pruned() -> None:
+        require_no_damage(store)
+        assert same(rows_of(store), expected)
+
+    found = Campaign("prune", process, tmp_path, prepare, require_whole, require_pruned).run(some)
     note("one system call fails: index --prune", found, "0 tracebacks, 0 lost, equal")
 
 
-def require_equal(store: Path, expected: dict) -> None:
-    require_no_damage(store)
-    assert same(rows_of(store), expected)
-
-
-def test_embed(process: FaultyProcess, made: Path, tmp_path: Path, most: int, note: Note) -> None:
+def test_embed(process: FaultyProcess, made: Path, tmp_path: Path, some: int | None, note: Note) -> None:
     out = tmp_path / "d.npz"
     arguments = ("embed", MODEL, made / "photos", "--out", out, "--engine", "torch")
     assert process.run(tmp_path, Fault(), *arguments).status == 0
@@ -178,51 +121,65 @@ def test_embed(process: FaultyProcess, made: Path, tmp_path: Path, most: int, no
         out.unlink(missing_ok=True)
         return arguments
 
-    def require_whole() -> None:
+    def require_whole(_: Ended) -> None:
         if out.exists():
             np.testing.assert_allclose(np.load(out)["vectors"], expected, atol=1e-5)
 
     def require_same() -> None:
         np.testing.assert_allclose(np.load(out)["vectors"], expected, atol=1e-5)
 
-    found = Campaign(process, tmp_path, prepare, require_whole, require_same).run(most)
+    found = Campaign("embed", process, tmp_path, prepare, require_whole, require_same).run(some)
     note("one system call fails: embed", found, "0 tracebacks, 0 lost, equal")
 
 
-def test_names(process: FaultyProcess, made: Path, tmp_path: Path, most: int, note: Note) -> None:
-    store, table = tmp_path / "s", made / "names.csv"
+@pytest.fixture(scope="module")
+def named(made: Path, process: FaultyProcess) -> Path:
+    """The store, its photos named two by two."""
+    table, store = made / "names.csv", made / "named"
     table.write_text("path,name\n" + "".join(f"{number}.png,thing {number // 2}\n" for number in range(8)))
-    before = rows_of(made / "store")
+    shutil.copytree(made / "store", store)
+    ended = process.run(made / "nothing", Fault(), "names", "import", store, table)
+    assert ended.status == 0, ended.said
+    return store
+
+
+def names_in(store: Path) -> set[str]:
+    require_no_damage(store)
+    return {str(one.data["name"]) for one in journal_of(store) if one.kind == "name" and one.data.get("name")}
+
+
+def journal_of(store: Path) -> list[Entry]:
+    opened = open_store(store)
+    try:
+        return opened.journal()
+    finally:
+        opened.close()
+
+
+def test_names(
+    process: FaultyProcess, made: Path, named: Path, tmp_path: Path, some: int | None, note: Note
+) -> None:
+    store, before, whole = tmp_path / "s", rows_of(made / "store"), names_in(named)
 
     def prepare() -> Arguments:
         shutil.rmtree(store, ignore_errors=True)
         shutil.copytree(made / "store", store)
-        return ("names", "import", store, table)
+        return ("names", "import", store, made / "names.csv")
 
-    def names() -> set[str]:
-        require_no_damage(store)
-        opened = open_store(store)
-        entries = opened.journal()
-        opened.close()
-        return {str(one.data["name"]) for one in entries if one.kind == "name" and one.data.get("name")}
-
-    whole = {f"thing {number}" for number in range(4)}
-
-    def require_whole() -> None:
+    def require_whole(_: Ended) -> None:
         assert same(rows_of(store), before)
-        assert names() in (set(), whole)
+        assert names_in(store) in (set(), whole)
 
     def require_same() -> None:
-        assert names() == whole
+        assert names_in(store) == whole
 
-    found = Campaign(process, tmp_path, prepare, require_whole, require_same).run(most)
+    found = Campaign("names", process, tmp_path, prepare, require_whole, require_same).run(some)
     note("one system call fails: names import", found, "0 tracebacks, 0 lost, equal")
 
 
 def test_train(process: FaultyProcess, made: Path, tmp_path: Path, soak: bool, note: Note) -> None:
     run = tmp_path / "run"
-    changes = [word for change in SETTINGS.split() for word in ("--set", change)]
-    arguments: Arguments = ("train", made / "photos", "--recipe", "fast", *changes, "--out", run)
+    arguments: Arguments = ("train", made / "photos", "--recipe", "fast", *CHANGES, "--out", run)
     ended = process.run(tmp_path, Fault(), *arguments)
     assert ended.status == 0, ended.said
     expected = safetensors.numpy.load_file(run / "model.safetensors")
@@ -231,7 +188,10 @@ def test_train(process: FaultyProcess, made: Path, tmp_path: Path, soak: bool, n
         shutil.rmtree(run, ignore_errors=True)
         return arguments
 
-    def require_whole() -> None:
+    def resumed(arguments: Arguments) -> Arguments:
+        return (*arguments, "--resume") if (run / "recipe.toml").exists() else arguments
+
+    def require_whole(_: Ended) -> None:
         if (run / "model.safetensors").exists():
             load_model(run / "model.safetensors")
 
@@ -239,6 +199,63 @@ def test_train(process: FaultyProcess, made: Path, tmp_path: Path, soak: bool, n
         found = safetensors.numpy.load_file(run / "model.safetensors")
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
 
-    # 17 pairs of a kind and an error: 200 faults
-    found = Campaign(process, tmp_path, prepare, require_whole, require_same).run(12 if soak else 2)
-    note("one system call fails: train fast", found, "0 tracebacks, 0 lost, equal")
+    campaign = Campaign("train", process, tmp_path, prepare, require_whole, require_same, resumed)
+    note(
+        "one system call fails: train fast", campaign.run(200 if soak else 20), "0 tracebacks, 0 lost, equal"
+    )
+
+
+def test_learn(process: FaultyProcess, named: Path, tmp_path: Path, soak: bool, note: Note) -> None:
+    store, unbroken = tmp_path / "s", tmp_path / "unbroken"
+    before, journal = rows_of(named), journal_of(named)
+    shutil.copytree(named, unbroken)
+    ended = process.run(tmp_path / "nothing", Fault(), "learn", unbroken, "--recipe", "fast", *CHANGES)
+    assert ended.status == 0, ended.said
+    expected = rows_of(unbroken)
+
+    def prepare() -> Arguments:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(named, store)
+        return ("learn", store, "--recipe", "fast", *CHANGES)
+
+    def require_whole(_: Ended) -> None:
+        require_no_damage(store)
+        assert same(rows_of(store / "models" / "1"), before)
+        assert same(rows_of(store), before) or same(rows_of(store), expected)
+        assert journal_of(store) == journal
+
+    def require_same() -> None:
+        assert same(rows_of(store), expected)
+
+    found = Campaign("learn", process, tmp_path, prepare, require_whole, require_same).run(
+        200 if soak else 10
+    )
+    note("one system call fails: learn", found, "0 tracebacks, 0 lost, equal")
+
+
+def test_serve(process: FaultyProcess, named: Path, tmp_path: Path, some: int | None, note: Note) -> None:
+    """What a person writes on the page: an act that was answered with 200 is kept, others are whole or not there."""
+    store, before, journal = tmp_path / "s", rows_of(named), journal_of(named)
+
+    def prepare() -> Arguments:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(named, store)
+        return ("serve", store, "--engine", "torch")
+
+    def require_whole(ended: Ended) -> None:
+        require_no_damage(store)
+        assert same(rows_of(store), before)
+        now = journal_of(store)
+        assert now[: len(journal)] == journal
+        written = iter(entry.kind for entry in now[len(journal) :])
+        answers = [line.split() for line in ended.said.splitlines() if line.startswith("act ")]
+        for _, act, status, *_ in answers:
+            assert status in ("200", "409", "503", "507"), ended.said
+            assert status != "200" or ACTS[act] in written, f"{act} is lost: {ended.said}"
+
+    def require_same() -> None:
+        kinds = [entry.kind for entry in journal_of(store)]
+        assert set(ACTS.values()) <= set(kinds), kinds
+
+    found = Campaign("serve", process, tmp_path, prepare, require_whole, require_same).run(some)
+    note("one system call fails: serve, nine acts", found, "0 tracebacks, 0 lost, equal")

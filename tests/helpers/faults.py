@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,17 @@ ERRORS = {
     "mkdir": (errno.ENOSPC, errno.EACCES),
 }
 _TIMEOUT = 120.0  # seconds of a command
+# What a person does on the page, and the last entry of the journal that it writes.
+ACTS = {
+    "answer": "answer",
+    "skip": "skip",
+    "judge": "judge",
+    "name": "name",
+    "remove": "remove",
+    "merge": "merge",
+    "hide": "hide",
+    "undo": "undo",
+}
 _PRELOADED = ("insclr.cli.training", "insclr.jobs.train", "insclr.retrieval.index", "insclr.feedback.names")
 
 
@@ -143,8 +155,45 @@ def _wait(child: int) -> int:
     return -1
 
 
+def _act(stores: list, options: Any, _: object) -> None:
+    """In place of serving for ever: do what a person does on the page, and print what the server answers."""
+    from starlette.testclient import TestClient
+
+    from insclr.web.server import create_app
+
+    client = TestClient(
+        create_app(stores, options), base_url="http://127.0.0.1:8000/api", raise_server_exceptions=False
+    )
+    shown = {"fingerprint": stores[0].store.info.fingerprint}
+    rows = [f"0:{id_}" for id_ in range(1, 9)]
+    things = [one.id for one in stores[0].feedback.gallery().things]
+    one, two = things[:2]
+    bodies: dict[str, tuple[str, dict[str, object]]] = {
+        "answer": ("teach/answer", shown | {"query": rows[0], "same": [rows[1]], "different": [rows[2]]}),
+        "skip": ("teach/skip", shown | {"query": rows[3]}),
+        "judge": (
+            "teach/judge",
+            shown
+            | {"query": rows[0], "result": rows[1], "rank": 1, "model": shown["fingerprint"], "same": True},
+        ),
+        "name": (f"things/{one}/name", {"name": "another name"}),
+        "remove": (f"things/{two}/remove", shown | {"refs": [rows[2]]}),
+        "merge": (f"things/{one}/merge", {"into": two, "name": "one name"}),
+        "hide": (f"things/{two}/hide", {"hidden": True}),
+        "undo": ("undo", {}),
+    }
+    for act, (address, body) in bodies.items():
+        answer = client.post(f"/stores/0/{address}", json=body)
+        print("act", act, answer.status_code, answer.text[:200].replace("\n", " "))
+    thumbnail = client.get("/stores/0/rows/1/thumbnail")
+    print("act thumbnail", thumbnail.status_code)
+
+
 def _run(shim: ctypes.CDLL, job: dict, log: Path, count: Path) -> None:
+    import insclr.web.server
     from insclr.cli import main
+
+    insclr.web.server.serve = _act  # type: ignore[assignment]
 
     with log.open("w") as opened, open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
