@@ -3,6 +3,7 @@
 `python benchmarks/codebase.py [SRC]` prints the tables. A walk runs a real command on a small drawn collection and
 records every file of the package whose code runs between two events: the first decoded image until the first step of
 the optimizer, the first decoded image until the store is whole, a request of the page until its answer.
+Code that runs while a module is imported does not count.
 A change of package is a call from a file of one package into a file of another; each pair of files counts once.
 """
 
@@ -18,31 +19,34 @@ from pathlib import Path
 WIDE = 8  # parameters
 
 _TRACE = """
-import json, os, sys, threading
+import inspect, json, os, sys, threading
 root, out = sys.argv[1], sys.argv[2]
 sys.path.insert(0, root)
 files, edges, on, begin = set(), set(), [], ""
 def package(name):
     return name.split(os.sep)[0] if os.sep in name else ""
+def ours(frame):
+    return frame.f_code.co_filename.startswith(root + "/insclr/")
+def is_body(frame):  # of a module or a class: what it runs, such as a decorator, is no part of the way
+    return not frame.f_code.co_flags & inspect.CO_NEWLOCALS
 def trace(frame, event, _):
-    if event != "call":
+    if event != "call" or not ours(frame):
         return
-    name = frame.f_code.co_filename
-    if not name.startswith(root + "/insclr/"):
+    callers, above = [], frame
+    while above:
+        if ours(above):
+            callers.append(above)
+        above = above.f_back
+    if any(map(is_body, callers)):
         return
-    if frame.f_code.co_name == "<module>":
-        return
-    callee = name[len(root + "/insclr/"):]
+    callee = frame.f_code.co_filename[len(root + "/insclr/"):]
     if callee == begin:
         on.append(True)
     if begin and not on:
         return
     files.add(callee)
-    caller = frame.f_back
-    while caller and not caller.f_code.co_filename.startswith(root + "/insclr/"):
-        caller = caller.f_back
-    if caller and caller.f_code.co_name != "<module>":
-        before = caller.f_code.co_filename[len(root + "/insclr/"):]
+    if len(callers) > 1:
+        before = callers[1].f_code.co_filename[len(root + "/insclr/"):]
         if package(before) != package(callee):
             edges.add((before, callee))
 def start():
