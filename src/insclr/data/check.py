@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,55 +75,33 @@ def check_images(images: ImageList, workers: int = 2) -> CheckReport:
     formats: Counter[str] = Counter()
     sides: list[int] = []
     unreadable: list[tuple[str, str]] = []
-    by_size: dict[int, list[int]] = defaultdict(list)
+    copies: dict[str, list[str]] = defaultdict(list)
     files = (images.file(i) for i in range(len(images)))
     with progress_bar("checking", len(images)) as bar:
         for i, seen in enumerate(in_threads(_inspect, files, workers)):
             if isinstance(seen, str):
                 unreadable.append((images.paths[i], seen))
             else:
-                kind, side, size = seen
+                kind, side, content = seen
                 formats[kind] += 1
                 sides.append(side)
-                by_size[size].append(i)
+                copies[content].append(images.paths[i])
             bar.advance(unreadable=len(unreadable))
     stats = SideStats(min(sides), int(statistics.median(sides)), max(sides)) if sides else None
-    duplicates = _duplicates(images, by_size.values(), workers)
+    duplicates = tuple(tuple(paths) for paths in copies.values() if len(paths) > 1)
     return CheckReport(len(images), formats, stats, tuple(unreadable), duplicates, images.not_read)
 
 
-def _inspect(file: Path) -> tuple[str, int, int] | str:
-    """Format, longest side and bytes of a readable file, or the reason why it is not."""
+def _inspect(file: Path) -> tuple[str, int, str] | str:
+    """Format, longest side and hash of the content of a readable file, or the reason why it is not."""
     try:
         content = read_image_bytes(file)
         header = read_header(content)
         decode(content, longest=1)  # all of the file is read, whatever the size of the image made of it
         kind = _FORMAT_OF_KIND.get(source_kind(file), header.format)
-        return kind, max(header.width, header.height), len(content)
+        return kind, max(header.width, header.height), content_hash(content)
     except BadImage as bad:
         return bad.reason
-
-
-def _duplicates(
-    images: ImageList, same_size: Iterable[Sequence[int]], workers: int
-) -> tuple[tuple[str, ...], ...]:
-    """Groups of equal files; only files of equal size are read again."""
-    suspects = sorted(i for ids in same_size if len(ids) > 1 for i in ids)
-    groups: dict[str, list[int]] = defaultdict(list)
-    with progress_bar("comparing", len(suspects)) as bar:
-        digests = in_threads(_digest, (images.file(i) for i in suspects), workers)
-        for i, digest in zip(suspects, digests, strict=True):
-            if digest is not None:
-                groups[digest].append(i)
-            bar.advance()
-    return tuple(tuple(images.paths[i] for i in ids) for ids in groups.values() if len(ids) > 1)
-
-
-def _digest(file: Path) -> str | None:
-    try:
-        return content_hash(read_image_bytes(file))
-    except BadImage:
-        return None
 
 
 def usual_side(images: ImageList) -> float:

@@ -145,18 +145,11 @@ def read_content(path: Path) -> bytes:
 def _cut_out(content: bytes, box: Box) -> bytes:
     """The part of an image in a box of fractions, as the bytes of an image without loss."""
     image = decode(content)
-    sides = [side * length for side, length in zip(box, image.size * 2, strict=True)]
-    left, top, right, bottom = (round(side) for side in sides)
-    if (
-        right <= 0
-        or bottom <= 0
-        or left >= image.width
-        or top >= image.height
-        or right < left
-        or bottom < top
-    ):
+    left, top, right, bottom = (
+        round(side * length) for side, length in zip(box, image.size * 2, strict=True)
+    )
+    if left >= image.width or top >= image.height:
         raise BadImage("the box lies outside of the photo")
-    left, top = max(0, min(left, image.width - 1)), max(0, min(top, image.height - 1))
     part = image.crop(
         (left, top, min(max(right, left + 1), image.width), min(max(bottom, top + 1), image.height))
     )

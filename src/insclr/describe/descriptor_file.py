@@ -5,7 +5,7 @@ import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,9 +128,7 @@ def _key(fingerprint: str, settings: DescriptorRecipe) -> str:
 
 def read_descriptors(file: Path) -> DescriptorTable:
     """Read a descriptor file."""
-    _check_suffix(file)
-    if not file.is_file():
-        raise UserError(f"There is no descriptor file {file}.")
+    _check_file(file)
     try:
         table = _read_npz(file) if file.suffix == ".npz" else _read_parquet(file)
         if table.stamps.shape != (len(table.paths), 2) or table.descriptors.shape[:-1] != (len(table.paths),):
@@ -140,15 +138,9 @@ def read_descriptors(file: Path) -> DescriptorTable:
         raise UserError(f"{file} is not a whole descriptor file of insclr embed ({error}).") from error
 
 
-def descriptor_blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+def descriptor_blocks(file: Path, rows: int) -> Iterator[NDArray[np.float32]]:
     """The descriptors of a file, `rows` at a time; of a .parquet no more are held."""
-    _check_suffix(file)
-    if not file.is_file():
-        raise UserError(f"There is no descriptor file {file}.")
-    return _blocks(file, rows)
-
-
-def _blocks(file: Path, rows: int) -> Generator[NDArray[np.float32], None, None]:
+    _check_file(file)
     if file.suffix == ".npz":
         held = read_descriptors(file).descriptors
         yield from (held[start : start + rows] for start in range(0, len(held), rows))
@@ -225,6 +217,12 @@ def _arrow(rows: DescriptorTable) -> pa.Table:
         }
     )
     return table.replace_schema_metadata({"insclr": rows.key})
+
+
+def _check_file(file: Path) -> None:
+    _check_suffix(file)
+    if not file.is_file():
+        raise UserError(f"There is no descriptor file {file}.")
 
 
 def _check_suffix(file: Path) -> None:

@@ -39,7 +39,7 @@ def read_distractors(source: Path, describe: Blocks) -> Distractors:
         images = list_images(source)
         return Distractors(lambda: (block[block.any(axis=1)] for block in describe(images)), images)
     if source.suffix != ".npy":
-        descriptor_blocks(source, _ROWS).close()  # reports a damaged file before anything is described
+        next(descriptor_blocks(source, _ROWS), None)  # reports a damaged file before anything is described
         return Distractors(lambda: descriptor_blocks(source, _ROWS))
     try:
         rows = np.load(source, mmap_mode="r", allow_pickle=False)
