@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 from insclr.errors import UserError
 
@@ -17,9 +17,8 @@ SHARD_HELP = "2/4: do the second of four shares; torchrun splits by itself."
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_TOP = 1000
-RANKINGS = ("global", "regions")
-RERANKER_NAMES = ("alphaqe", "diffusion")
-LOCAL_CHOICES = ("auto", "on", "off")
+Reranker = Literal["", "alphaqe", "diffusion"]
+Local = Literal["auto", "on", "off"]
 
 
 def option(default: Any, help: str, *flags: str) -> Any:
@@ -32,11 +31,14 @@ class Options:
     """The base of all options."""
 
     def __post_init__(self) -> None:
-        """Check the values; a text is taken as a path where one is wanted."""
+        """UserError where a value is not among its choices; a text is taken as a path where one is wanted."""
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             if isinstance(value, str) and each.type == Path | None:
                 object.__setattr__(self, each.name, Path(value))
+            elif get_origin(each.type) is Literal and value not in get_args(each.type):
+                choices = ", ".join(filter(None, get_args(each.type)))
+                raise UserError(f"{each.name} cannot be {value!r}: choose one of {choices}.")
 
     def change(self, changes: dict[str, Any]) -> Self:
         """The options with some fields changed; TypeError for a field that they do not have."""
@@ -112,38 +114,15 @@ class StoreModelOptions(WeightsOptions, ComputeOptions):
 class RankingOptions(Options):
     """How results are ranked."""
 
-    rerank: str = option(
+    rerank: Reranker = option(
         "",
         "Put the results in a better order. "
         "alphaqe: search again with the weighted mean of the query and its first results; "
         "diffusion: follow neighbours of neighbours (a search: among its 500 nearest).",
     )
-    ranking: str = option("global", "global (whole images) or regions (their best part).")
-
-    def __post_init__(self) -> None:
-        """UserError where there is no such ranking or re-ranker."""
-        super().__post_init__()
-        if self.ranking not in RANKINGS:
-            raise UserError(f"there is no ranking {self.ranking!r}: choose one of {', '.join(RANKINGS)}")
-        if self.rerank and not self.reranker:
-            names = ", ".join(RERANKER_NAMES)
-            raise UserError(f'There is no re-ranker "{self.rerank}". Choose one of: {names}.')
-
-    @property
-    def reranker(self) -> str:
-        """The plain name of a re-ranker that compares descriptors; empty for none."""
-        return _plain(self.rerank) if _plain(self.rerank) in RERANKER_NAMES else ""
-
-
-def check_local(choice: str) -> None:
-    """UserError for an unknown choice of local evidence."""
-    if choice not in LOCAL_CHOICES:
-        raise UserError(f"local evidence is auto, on or off, not {choice!r}")
-
-
-def _plain(name: str) -> str:
-    """A name without case, spaces and dashes."""
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
+    ranking: Literal["global", "regions"] = option(
+        "global", "global (whole images) or regions (their best part)."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +168,9 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     prune: bool = option(False, "Drop rows whose image is no longer listed.")
     verify: bool = option(False, "Read every image: size and time may be old, the content new.")
     regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
-    local: str = option("auto", "Local features, at most 39 kB an image: auto (where they help), on or off.")
+    local: Local = option(
+        "auto", "Local features, at most 39 kB an image: auto (where they help), on or off."
+    )
     size: int = option(0, "Side at which images are described; 0 = the model's own.")
     boxes: Path | None = option(
         None, "Index boxes in the images instead: COCO or MegaDetector JSON, or CSV (path, x1, y1, x2, y2)."
@@ -198,11 +179,6 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     batch: int = 256  # images written in one transaction: what a kill can cost
     shard: str = option("", SHARD_HELP)
 
-    def __post_init__(self) -> None:
-        """UserError for a value that makes no sense."""
-        super().__post_init__()
-        check_local(self.local)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(RankingOptions, StoreModelOptions):
@@ -210,22 +186,19 @@ class SearchOptions(RankingOptions, StoreModelOptions):
 
     top: int = option(20, "Most results.")
     min_score: float = option(0.0, "Least calibrated score, 0 to 1.")
-    local: str = option(
+    local: Local = option(
         "auto", "Use matched points: auto (where the store's test found that they help), on or off."
     )
     where: str = option("", 'Filter on metadata, e.g. "year >= 1900 and room = attic".')
-    aggregate: str = "mean"  # psi of the paper, over the images of a query set: mean or max
+    aggregate: Literal["mean", "max"] = "mean"  # psi of the paper, over the images of a query set
 
     def __post_init__(self) -> None:
         """UserError for a value that makes no sense."""
         super().__post_init__()
-        check_local(self.local)
         if not 1 <= self.top <= MAX_TOP:
             raise UserError(f"top must be between 1 and {MAX_TOP}, not {self.top}")
         if not 0 <= self.min_score <= 1:
             raise UserError(f"min score must be between 0 and 1, not {self.min_score:g}")
-        if self.aggregate not in ("mean", "max"):
-            raise UserError(f"similarities of a query set are joined by mean or max, not {self.aggregate!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +212,7 @@ class EvaluateOptions(RankingOptions, LoadOptions):
     region_size: int = option(
         0, "Side at which index images are described for --ranking regions; 0 = --size."
     )
-    local: str = option("off", "Rank by matched points too: auto (where they help), on or off.")
+    local: Local = option("off", "Rank by matched points too: auto (where they help), on or off.")
     allow_missing: bool = option(False, "Leave missing images out.")
     shard: str = option("", SHARD_HELP)
     parts: Path | None = option(None, "Folder that keeps the descriptors; all shards must see it.")
@@ -247,10 +220,9 @@ class EvaluateOptions(RankingOptions, LoadOptions):
     def __post_init__(self) -> None:
         """UserError for options that exclude each other."""
         super().__post_init__()
-        check_local(self.local)
         if self.protocol and (self.local != "off" or self.ranking != "global"):
             raise UserError("Local evidence and rankings by parts are measured with --labels CSV.")
-        if self.reranker and (self.local != "off" or self.ranking != "global"):
+        if self.rerank and (self.local != "off" or self.ranking != "global"):
             raise UserError("A re-ranker of descriptors goes with --ranking global and --local off.")
 
 

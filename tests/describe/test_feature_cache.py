@@ -8,7 +8,7 @@ import pytest
 from helpers.histogram_describer import draw_things
 from insclr.data.images import ImageList, Skipped, list_images
 from insclr.describe import pipeline
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.model.model_file import resolve_model
 from insclr.recipe import load_recipe
 
@@ -23,9 +23,9 @@ def test_kept_features_give_the_same_descriptors_without_the_images(
     model = type(model)(
         model.network, model.recipe.with_(descriptor=load_recipe("fast").descriptor), model.fingerprint
     )
-    expected = ModelDescriber("m", model, 0).files(images, Skipped())
+    expected = Describer("m", model, 0).files(images, Skipped())
     skipped = Skipped()
-    kept = ModelDescriber("m", model, features=tmp_path / "cache").files(images, skipped)
+    kept = Describer("m", model, features=tmp_path / "cache").files(images, skipped)
     found = kept.descriptors
     np.testing.assert_allclose(found, expected.descriptors, atol=2e-3)
     assert kept.hashes == expected.hashes
@@ -39,5 +39,5 @@ def test_kept_features_give_the_same_descriptors_without_the_images(
     whole = list_images(tmp_path / "photos").subset(
         [i for i in range(5) if "broken" not in list_images(tmp_path / "photos").paths[i]]
     )
-    again = ModelDescriber("m", model, features=tmp_path / "cache").files(whole, Skipped()).descriptors
+    again = Describer("m", model, features=tmp_path / "cache").files(whole, Skipped()).descriptors
     assert sorted(map(tuple, again.round(4).tolist())) == sorted(map(tuple, found[:4].round(4).tolist()))

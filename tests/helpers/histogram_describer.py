@@ -11,11 +11,12 @@ from insclr.arrays import Regions, no_regions
 from insclr.data.camera_data import camera_columns
 from insclr.data.decode import BadImage, Box, crop_box, decode, read_image_bytes
 from insclr.data.images import ImageList, Skipped
+from insclr.describe.describer import Describer
 from insclr.describe.pipeline import Described
 from insclr.files import content_hash
 
 
-class HistogramDescriber:
+class HistogramDescriber(Describer):
     """Square roots of colour frequencies: unit vectors of 64 numbers."""
 
     name = "histogram"

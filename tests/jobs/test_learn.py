@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from insclr.data.images import list_images
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.engine.opened import open_in_memory
 from insclr.errors import UserError
 from insclr.feedback.asking import Asking
@@ -34,7 +34,7 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
 ) -> None:
     name = "pretrained:efficientnet_lite0"
     images = list_images(small_collection).subset(range(23, -1, -1))
-    index_images(ModelDescriber(name, resolve_model(name), 0), images, tmp_path / "store")
+    index_images(Describer(name, resolve_model(name), 0), images, tmp_path / "store")
     store = open_store(tmp_path / "store")
     ids = {path: row.id for path, row in store.rows_by_path().items()}
     image = {path: row.image.hash for path, row in store.rows_by_path().items()}
@@ -70,7 +70,7 @@ def test_learning_that_was_killed_goes_on_with_the_same_command(
 ) -> None:
     name, uri = "pretrained:efficientnet_lite0", str(tmp_path / "store")
     images = list_images(small_collection).subset(range(12))
-    index_images(ModelDescriber(name, resolve_model(name), 0), images, uri)
+    index_images(Describer(name, resolve_model(name), 0), images, uri)
     store = open_store(uri)
     rows = list(store.rows_by_path().values())
     store.append(name_thing("thing-00", "mug", [rows[0].image.hash, rows[1].image.hash]))
@@ -106,7 +106,7 @@ def test_a_learned_store_keeps_the_parts_that_the_old_one_kept(
 ) -> None:
     model = resolve_model("pretrained:efficientnet_lite0")
     images = list_images(small_collection).subset(range(6))
-    describer = ModelDescriber(model.source, model, 0, size=96)
+    describer = Describer(model.source, model, 0, size=96)
     index_images(describer, images, tmp_path / "store", regions=True, local="on")
     index_learned(
         str(tmp_path / "store"), open_in_memory(model), tmp_path / "out", tmp_path / "out" / "store"
@@ -123,7 +123,7 @@ def test_names_answers_questions_and_learning_work_with_milvus_lite(
 ) -> None:
     name, uri = "pretrained:efficientnet_lite0", str(tmp_path / "own.db")
     index_images(
-        ModelDescriber(name, resolve_model(name), 0), list_images(small_collection).subset(range(24)), uri
+        Describer(name, resolve_model(name), 0), list_images(small_collection).subset(range(24)), uri
     )
     store = open_store(uri)
     image = {path: row.image.hash for path, row in store.rows_by_path().items()}

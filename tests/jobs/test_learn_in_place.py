@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from insclr.data.images import list_images
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.feedback.entries import name_thing
 from insclr.feedback.feedback import read_feedback
@@ -33,7 +33,7 @@ SMALL = (
 @pytest.fixture
 def home(small_collection: Path, tmp_path: Path) -> Path:
     images = list_images(small_collection).subset(range(12))
-    index_images(ModelDescriber(NAME, resolve_model(NAME), 0), images, tmp_path / "store", local="on")
+    index_images(Describer(NAME, resolve_model(NAME), 0), images, tmp_path / "store", local="on")
     with_name(open_store(tmp_path / "store"), "mug", 0)
     return tmp_path / "store"
 
@@ -79,9 +79,7 @@ def test_a_name_given_after_learning_is_there_when_the_store_is_opened_again(hom
 def test_new_photos_go_to_the_current_model(home: Path, small_collection: Path) -> None:
     learn(home, None, "fast", SMALL, "cpu")
     run = open_store(home).info.model
-    index_images(
-        ModelDescriber(run, resolve_model(run), 0), list_images(small_collection).subset(range(20)), home
-    )
+    index_images(Describer(run, resolve_model(run), 0), list_images(small_collection).subset(range(20)), home)
     assert open_store(home).count() == 20
     assert open_store(home / "models" / "1").count() == 12
 

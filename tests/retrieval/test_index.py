@@ -239,12 +239,12 @@ def _content(store: Path) -> dict[str, tuple[object, bytes]]:
 def _index_products(images: Path, store: str) -> None:
     import torch
 
-    from insclr.describe.describer import ModelDescriber
+    from insclr.describe.describer import Describer
     from insclr.model.model_file import resolve_model
 
     torch.set_num_threads(1)
     name = "pretrained:efficientnet_lite0"
-    describer = ModelDescriber(name, resolve_model(name), workers=1)
+    describer = Describer(name, resolve_model(name), workers=1)
     index_images(describer, list_images(images), store, batch=64)
 
 
@@ -305,12 +305,12 @@ sys.addaudithook(_count_open)
 
 @pytest.mark.parametrize("verify", [False, True])
 def test_a_file_is_read_once(small_collection: Path, tmp_path: Path, verify: bool) -> None:
-    from insclr.describe.describer import ModelDescriber
+    from insclr.describe.describer import Describer
     from insclr.model.model_file import resolve_model
 
     global _opened
     name = "pretrained:efficientnet_lite0"
-    describer = ModelDescriber(name, resolve_model(name), workers=2)
+    describer = Describer(name, resolve_model(name), workers=2)
     images = list_images(small_collection).subset(range(20))
     if verify:
         index_images(describer, images, tmp_path / "s")

@@ -10,7 +10,7 @@ from PIL import Image
 from helpers.blots import placed, textured
 from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
-from insclr.options import IndexOptions, SearchOptions
+from insclr.options import IndexOptions, Local, SearchOptions
 from insclr.retrieval import local_index
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
@@ -204,7 +204,7 @@ def test_a_thing_that_cosines_miss_is_found_by_its_points(tmp_path: Path) -> Non
     index_images(HistogramDescriber(), list_images(folder), tmp_path / "store", local="on")
     store = open_store(tmp_path / "store")
 
-    def paths(local: str, box: bool = False) -> list[str]:
+    def paths(local: Local, box: bool = False) -> list[str]:
         query = image_query(thing, (0, 0, 240, 240) if box else None)
         found = search(store, HistogramDescriber(), [query], SearchOptions(top=3, local=local))
         return [one.path for one in found]

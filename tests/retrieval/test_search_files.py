@@ -14,7 +14,7 @@ import insclr
 from helpers.called import call
 from insclr.data.decode import decode
 from insclr.data.images import ImageList, Skipped, list_images
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.describe.pipeline import Request, describe_files
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
@@ -34,7 +34,7 @@ NAME = "pretrained:efficientnet_lite0"
 @pytest.fixture(scope="module")
 def store(small_collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed") / "store"
-    describer = ModelDescriber(NAME, resolve_model(NAME), workers=0)
+    describer = Describer(NAME, resolve_model(NAME), workers=0)
     report = index_images(describer, list_images(small_collection / "labels.csv"), folder)
     assert report.added == report.total == 48
     return folder
@@ -113,8 +113,6 @@ def test_mistakes_are_reported(store: Path, small_collection: Path, tmp_path: Pa
     ):
         with pytest.raises(UserError, match=message):
             list(search_files(*arguments))
-    with pytest.raises(UserError, match="re-ranker"):
-        SearchOptions(rerank="magic")
 
 
 def test_a_query_needs_the_store_s_own_model(store: Path) -> None:
@@ -152,7 +150,7 @@ def test_files_and_images_in_memory_get_the_same_descriptors(
     images = ImageList(small_collection, (str(tmp_path / "large.jpg"), "thing1-0.png"))
     model = resolve_model(NAME)
     model = replace(model, recipe=model.recipe.with_(descriptor=settings))
-    describer, engine = ModelDescriber(NAME, model, workers=0), TorchEngine(model.network)
+    describer, engine = Describer(NAME, model, workers=0), TorchEngine(model.network)
     for boxes in ([None, None], [(100, 50, 500, 450), (10, 10, 60, 70)]):
         files = describe_files(engine, images, Request(settings), boxes=boxes, workers=0).descriptors
         longest = None if boxes[0] else describer.longest

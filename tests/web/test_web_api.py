@@ -16,6 +16,7 @@ from PIL import Image
 
 from helpers.clients import client_of
 from helpers.drawn_store import make_store
+from helpers.histogram_describer import HistogramDescriber
 from insclr.errors import UserError
 from insclr.store import StoreUnavailable
 from insclr.web.served import ServedStore
@@ -160,7 +161,7 @@ GOOD = PNG.getvalue()
         (GOOD, {"boxes": ["", "1,1,2,2"]}, 422, "2 boxes for 1"),
         (GOOD, {"where": "colour = red"}, 400, "no column 'colour'"),
         (GOOD, {"where": "thing = 'open"}, 400, "quote"),
-        (GOOD, {"rerank": "magic"}, 400, "re-ranker"),
+        (GOOD, {"rerank": "magic"}, 400, "choose one of alphaqe, diffusion"),
         (GOOD, {"top": 0}, 422, "greater"),
         (GOOD, {"min_score": "nan"}, 422, "finite"),
         (GOOD, {"store": 1}, 404, "no store 1"),
@@ -366,7 +367,7 @@ def test_mistakes_in_starting_are_reported(collection: ServedStore, tmp_path: Pa
             lambda: announced.append("open"),
         )
     assert announced == []  # the address of a closed port is not printed
-    other = type(collection.describer)()
+    other = HistogramDescriber()
     other.fingerprint = "ffff"
     with pytest.raises(UserError, match="another model"):
         ServedStore("x", collection.store, other)

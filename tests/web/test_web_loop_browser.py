@@ -10,7 +10,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from helpers.browser import Page, served_page
 from insclr.data.images import list_images
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.jobs.train import train
 from insclr.retrieval.index import index_images
 from insclr.store import open_store
@@ -27,7 +27,7 @@ def collection(tmp_path: Path) -> Iterator[ServedStore]:
     """A drawn collection, indexed with a model that was trained without a word from anybody."""
     photos = draw_collection(tmp_path / "photos", things=THINGS, views=VIEWS, size=128, workers=1)
     model = train(photos, tmp_path / "run", "fast")
-    describer = ModelDescriber(str(tmp_path / "run"), model)
+    describer = Describer(str(tmp_path / "run"), model)
     index_images(describer, list_images(photos), tmp_path / "store")
     store = open_store(tmp_path / "store")
     yield ServedStore("Search", store, describer)
@@ -145,8 +145,8 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
             assert f"{title}: {one.split(': ', 1)[1]}" in told
 
 
-def _of(store: object) -> ModelDescriber:
+def _of(store: object) -> Describer:
     from insclr.model.model_file import resolve_model
 
     name = store.info.model  # type: ignore[attr-defined]
-    return ModelDescriber(name, resolve_model(name))
+    return Describer(name, resolve_model(name))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from insclr.data.given import Images, Picture, as_list, in_memory
 from insclr.data.images import ImageList, Skipped
 from insclr.data.workers import default_workers
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.describe.pipeline import descriptor_settings
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_in_memory, open_model
@@ -123,7 +123,7 @@ def embed(
     pictures = in_memory(images)
     listed = ImageList(Path(), ()) if pictures is not None else as_list(images)  # type: ignore[arg-type]
     loaded = load(model, options)
-    describer, skipped = ModelDescriber(loaded.source, loaded), Skipped()
+    describer, skipped = Describer(loaded.source, loaded), Skipped()
     if pictures is not None:
         return Embedded(tuple(str(number) for number in range(len(pictures))), describer.images(pictures))
     vectors = describer.files(listed, skipped).descriptors

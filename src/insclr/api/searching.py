@@ -10,7 +10,7 @@ from insclr.data.boxes import list_boxes
 from insclr.data.decode import Box
 from insclr.data.given import Images, Photo, as_list, is_several
 from insclr.data.table import read_table, text_of_cell
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.feedback.feedback import read_known
 from insclr.model.stored import with_weights
@@ -59,7 +59,7 @@ def index(
         listed = list_boxes(given.boxes, listed, given.box_confidence)
     loaded = load(model, weights=given.weights, device=given.device, engine=given.engine)
     name = with_weights(model, given.weights) if isinstance(model, str | Path) else loaded.source
-    describer = ModelDescriber(name, loaded, size=given.size)
+    describer = Describer(name, loaded, size=given.size)
     return index_shard(describer, listed, store, shard, given)
 
 

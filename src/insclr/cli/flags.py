@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 
@@ -71,11 +71,15 @@ def _flag(field: "dataclasses.Field[Any]") -> inspect.Parameter:
     if field.default is False:
         flags = flags or (f"--{field.name.replace('_', '-')}",)  # no --no-... beside it
     kind, default = (list[str], []) if field.default == () else (field.type, field.default)
+    choices = "|".join(filter(None, get_args(kind))) if get_origin(kind) is Literal else ""
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[kind, typer.Option(*flags, help=field.metadata["help"])],
+        annotation=Annotated[
+            kind,
+            typer.Option(*flags, help=field.metadata["help"], metavar=f"<{choices}>" if choices else None),
+        ],
     )
 
 

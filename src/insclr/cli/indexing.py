@@ -17,7 +17,7 @@ from insclr.files import is_there
 from insclr.options import IndexOptions, StoreModelOptions
 
 if TYPE_CHECKING:
-    from insclr.describe.describer import ModelDescriber
+    from insclr.describe.describer import Describer
 
 # Reasons for which an image is left out although it may be whole.
 _NOT_ITS_FAULT = (
@@ -150,7 +150,7 @@ def watch(
         typer.echo(f"while watching: {added} images added and {changed} changed; the store keeps them")
 
 
-def _open_watched(store: str, options: StoreModelOptions) -> "tuple[ModelDescriber, int]":
+def _open_watched(store: str, options: StoreModelOptions) -> "tuple[Describer, int]":
     """The describer of the store's model, or of `--model` for a new store; and how many images the store has."""
     from insclr.model.stored import with_weights
 
@@ -158,14 +158,14 @@ def _open_watched(store: str, options: StoreModelOptions) -> "tuple[ModelDescrib
     exists = "://" in store or Path(store).exists()
     if not exists and not model:
         raise UserError(f"there is no store at {store} yet: name with --model the model to make it with.")
-    from insclr.describe.describer import ModelDescriber
+    from insclr.describe.describer import Describer
     from insclr.engine.choose import EngineOptions
     from insclr.engine.opened import open_model
     from insclr.retrieval.query import describer_of
     from insclr.store import open_store
 
     if not exists:
-        return ModelDescriber(model, open_model(model, EngineOptions(options.engine, options.device))), 0
+        return Describer(model, open_model(model, EngineOptions(options.engine, options.device))), 0
     with closing(open_store(store)) as opened:
         info, known = opened.info, opened.count()
     return describer_of(info, model, device=options.device, engine=options.engine, streams=0), known

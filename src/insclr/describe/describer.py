@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -36,47 +36,11 @@ def _nothing_known(_: str) -> bool:
     return False
 
 
-class Describer(Protocol):
-    """What makes descriptors; the name is what `resolve_model` takes, the fingerprint that of the exact weights.
+class Describer:
+    """Describes images with a model's network, at the size and scales of its recipe; safe to share by threads.
 
-    `longest` is the longest side at which a whole image is to be decoded; one with a box is decoded in full.
-    """
-
-    name: str
-    fingerprint: str
-    dim: int
-    longest: int
-    size: int  # side in pixels at which images are described; 0: what the model remembers
-
-    def files(
-        self,
-        images: ImageList,
-        skipped: Skipped,
-        *,
-        regions: bool = False,
-        known: Callable[[str], bool] = _nothing_known,
-    ) -> Described:
-        """Describe files with their EXIF data, each read once; `skipped` gets the unreadable ones.
-
-        Those whose content is `known`, by its hash, are not decoded: they have a hash and a row of zeros.
-        """
-
-    def images(
-        self,
-        images: Sequence[Image.Image],
-        boxes: Sequence[Box | None] | None = None,
-        *,
-        own_size: bool = False,
-    ) -> Descriptors:
-        """Unit descriptors (images, dim) of RGB images in memory, or of the parts of them inside boxes.
-
-        With `own_size` they are described at the size that the model remembers: to be compared with regions.
-        """
-
-
-class ModelDescriber:
-    """A describer with a model's network, at the size and scales of its recipe; safe to share by threads.
-
+    The name is what `resolve_model` takes, the fingerprint that of the exact weights. `longest` is the longest side
+    at which a whole image is to be decoded; one with a box is decoded in full. `size` 0 is the model's own.
     In the folder `features` pooled features are kept by content, for a model that changes in its last layer alone.
     Regions come from whole maps, which are not kept, nor are features at another `size` than the model's own.
     """

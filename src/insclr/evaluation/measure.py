@@ -68,7 +68,7 @@ def measure_labels(
     rows, labels = readable_rows(vectors, labels, allow_missing=options.allow_missing)
     if options.ranking == "global" and options.local == "off":
         with working("ranking"):
-            result = evaluate_labels(rows, labels, RERANKERS.get(options.reranker))
+            result = evaluate_labels(rows, labels, RERANKERS.get(options.rerank))
     else:
         result = _measure_parts(model, labels, rows, options)
     if options.ranking == "regions":
@@ -108,7 +108,7 @@ def measure_protocol(
         result = evaluate_protocol(
             protocol,
             describe,
-            RERANKERS.get(options.reranker),
+            RERANKERS.get(options.rerank),
             distractors=distractors,
             allow_missing=options.allow_missing,
         )

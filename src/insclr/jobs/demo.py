@@ -9,7 +9,7 @@ from pathlib import Path
 from insclr.arrays import Descriptors
 from insclr.data.images import ImageList, Skipped
 from insclr.data.labels import read_labels
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.describe.pipeline import only_last_layer
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.evaluation.results import LabelResult
@@ -57,13 +57,13 @@ def run_demo(folder: Path, recipe: str, say: Callable[[str], None]) -> Demo:
     store = folder / "store"
     # Where only the last layer learned, the networks before and after have the same features: made once, and kept.
     features = folder / "features" if only_last_layer(model.recipe) else None
-    stage(index_images(ModelDescriber(str(run), model, features=features), labels.images, store).summary())
+    stage(index_images(Describer(str(run), model, features=features), labels.images, store).summary())
     stage("measuring before and after")
     settings = model.recipe.descriptor
     name = f"pretrained:{model.recipe.network.backbone}"
     pretrained = resolve_model(name)
     pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=settings))
-    described = ModelDescriber(name, pretrained, features=features).files(labels.images, Skipped())
+    described = Describer(name, pretrained, features=features).files(labels.images, Skipped())
     before = evaluate_labels(described.descriptors, labels)
     after = evaluate_labels(_read_stored(store, labels.images), labels)
     views = len(settings.scales) * (2 if settings.zoom else 1)

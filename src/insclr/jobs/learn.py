@@ -9,7 +9,7 @@ from pathlib import Path
 
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList
-from insclr.describe.describer import ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.describe.pipeline import only_last_layer
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_model
@@ -133,7 +133,7 @@ def index_learned(uri: str, model: OpenedModel, out: Path, target: Path) -> Inde
         cache = _features(old)
         # Where only the last layer learned, the next model will need no photo again.
         features = cache if only_last_layer(model.recipe) else None
-        describer = ModelDescriber(str(out / "run"), model, size=old.info.size, features=features)
+        describer = Describer(str(out / "run"), model, size=old.info.size, features=features)
         while True:
             version = old.version()
             report = index_images(

@@ -11,7 +11,7 @@ from PIL import Image
 from insclr.arrays import Descriptors
 from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.given import Photo, as_rgb
-from insclr.describe.describer import Describer, ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.engine.choose import EngineOptions
 from insclr.engine.opened import open_model, open_pretrained
 from insclr.errors import UserError
@@ -94,7 +94,7 @@ def describer_of(
     engine: str = "auto",
     streams: int = 1,
     expected: int = 0,
-) -> ModelDescriber:
+) -> Describer:
     """The describer for queries to a store: its own model, or `model` where that has moved.
 
     `streams` queries are described at a time, `expected` in all (0: unknown).
@@ -105,4 +105,4 @@ def describer_of(
     else:
         opened = open_model(name, options)
     info.refuse_other_model(opened.fingerprint, "searched here")
-    return ModelDescriber(name, opened, workers, info.size)
+    return Describer(name, opened, workers, info.size)

@@ -15,7 +15,7 @@ from insclr.data.formats import split_part
 from insclr.data.given import is_single
 from insclr.data.images import ImageList, list_images
 from insclr.data.table import one_line
-from insclr.describe.describer import Describer, ModelDescriber
+from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
@@ -94,7 +94,7 @@ class Found:
 @contextmanager
 def open_for_search(
     uri: str | Path, options: SearchOptions, expected: int
-) -> Iterator[tuple[Store, ModelDescriber]]:
+) -> Iterator[tuple[Store, Describer]]:
     """The store at `uri`, and the describer of its model for so many queries."""
     with closing(open_store(uri)) as store:
         parse_where(options.where, store.columns())  # refuses a wrong filter before the model is loaded
@@ -178,8 +178,8 @@ def search(
             joined = similar.max(1) if options.aggregate == "max" else similar.mean(1)
             found = Results(found.ids, joined)
         found = put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
-    if options.reranker:
-        found = _rerank(store, vectors, found, options.reranker)
+    if options.rerank:
+        found = _rerank(store, vectors, found, options.rerank)
     elif local is not None and not others:  # points cannot tell what a search is moved away from
         found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
     return _make_matches(store, found, most, options, hashes, known, others)

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, Form, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from insclr.data.decode import BadImage
 from insclr.model.stored import MODEL_NAME
-from insclr.options import MAX_TOP, RERANKER_NAMES, SearchOptions
+from insclr.options import MAX_TOP, Local, Reranker, SearchOptions
 from insclr.retrieval.local_store import uses_local
 from insclr.retrieval.query import UnreadableQuery
 from insclr.retrieval.search import search as search_store
@@ -96,7 +96,7 @@ def about(served: Offer) -> AboutAnswer:
     )
     return AboutAnswer(
         stores=stores,
-        rerankers=sorted(RERANKER_NAMES),
+        rerankers=sorted(filter(None, get_args(Reranker))),
         limits=limits,
         originals=settings.originals,
     )
@@ -115,14 +115,14 @@ def search_options(
     rerank: Text = "",
     aggregate: Annotated[Literal["mean", "max"], Form(description="how a query set is joined")] = "mean",
     ranking: Annotated[Literal["global", "regions"], Form(description="whole pictures or parts")] = "global",
-    local: Annotated[Literal["auto", "on", "off"], Form(description="use of matched points")] = "auto",
+    local: Annotated[Local, Form(description="use of matched points")] = "auto",
 ) -> SearchOptions:
     """The options of a form."""
     return SearchOptions(
         top=top,
         min_score=min_score,
         where=where,
-        rerank=rerank,
+        rerank=rerank,  # type: ignore[arg-type]  # SearchOptions checks it
         aggregate=aggregate,
         ranking=ranking,
         local=local,

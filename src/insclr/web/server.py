@@ -178,7 +178,7 @@ def open_served(
     for place, (title, uri) in enumerate(zip(titles, uris, strict=True)):
         store = open_store(uri)
         model = models[place] if place < len(models) else ""
-        # Two requests are described at a time (see ModelDescriber): each gets half of the cores.
+        # Two requests are described at a time (see Describer): each gets half of the cores.
         describer = describer_of(store.info, model, workers=0, device=device, engine=engine, streams=2)
         found.append(ServedStore(title, store, describer))
     return found
