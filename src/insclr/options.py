@@ -17,7 +17,7 @@ SHARD_HELP = "2/4: do the second of four shares; torchrun splits by itself."
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_TOP = 1000
-Reranker = Literal["", "alphaqe", "diffusion"]
+Reranker = Literal["", "diffusion"]
 Local = Literal["auto", "on", "off"]
 
 
@@ -117,7 +117,6 @@ class RankingOptions(Options):
     rerank: Reranker = option(
         "",
         "Put the results in a better order. "
-        "alphaqe: search again with the weighted mean of the query and its first results; "
         "diffusion: follow neighbours of neighbours (a search: among its 500 nearest).",
     )
     ranking: Literal["global", "regions"] = option(

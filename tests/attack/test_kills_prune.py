@@ -24,7 +24,6 @@ from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_store import Decision
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
-from insclr.store.checks import seal
 
 ROWS, KEPT, DIM = 24_000, 8_000, HistogramDescriber.dim
 STEPS = {
@@ -86,7 +85,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImageList]:
     made.set_note("local evidence", json.dumps(asdict(Decision(True, "drawn", ROWS, learned=KEPT))))
     made.close()
     kept = LocalFeatureDatabase(store / "parts.sqlite")
-    nothing = LocalFeatures.from_bytes(seal(bytes(8)))
+    nothing = LocalFeatures.from_bytes(bytes(8))
     kept.write({f"{one:064x}": nothing for one in range(ROWS)})
     kept.close()
     assert list((store / "cache" / "segments").glob("*/coarse.faiss"))

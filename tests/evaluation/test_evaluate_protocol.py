@@ -174,4 +174,4 @@ def test_re_ranking_changes_the_order(tmp_path):
 
     plain, turned = (evaluate_protocol(protocol, Describer(), r) for r in (None, backwards))
     assert turned.scores["easy"].means["map"] < plain.scores["easy"].means["map"]
-    evaluate_protocol(protocol, Describer(), RERANKERS["alphaqe"])
+    evaluate_protocol(protocol, Describer(), RERANKERS["diffusion"])

@@ -16,7 +16,6 @@ from insclr.evaluation.measure import (
     MatchedPoints,
     RowRanker,
     learn_matched_points,
-    query_outlines,
     rank_by_regions,
     rank_globally,
     rank_rows,
@@ -107,13 +106,13 @@ def test_matched_points_lead_and_their_box_goes_before_that_of_the_ranking(tmp_p
     frames = Regions(np.array([(0.0, 0.0, 1.0, 1.0)], np.float32), rows[:1])
     ranker = rank_by_regions(rows, [frames] * 10, index)
     features = [extract_features(one.convert("RGB")) for one in images]
-    points = learn_matched_points(features, {}, rows, index, "on")
+    points = learn_matched_points(features, rows, index, "on")
     assert evaluate_rows(labels, ranker).map < 80
     result = evaluate_rows(labels, ranker, points)
     assert result.map == pytest.approx(100)
     assert (result.box_iou or 0) > 0.8
     flat = [extract_features(Image.new("RGB", (200, 200), "grey"))] * 10
-    assert learn_matched_points(flat, {}, rows, index, "auto") is None
+    assert learn_matched_points(flat, rows, index, "auto") is None
 
 
 def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
@@ -126,14 +125,6 @@ def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Pat
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
     assert busy.query_boxes == (None,) * 6
-
-
-def test_the_box_around_the_query_s_thing_is_looked_for_as_a_search_does(tmp_path: Path) -> None:
-    for name in ("q.png", "a.png"):
-        Image.new("RGB", (100, 50)).save(tmp_path / name)
-    box = (10.0, 10.0, 60.0, 40.0)
-    labels = Labels(tmp_path, ("q.png", "a.png"), ("x", "x"), ("query", "index"), (box, box))
-    assert query_outlines(labels) == {0: pytest.approx((0.1, 0.2, 0.6, 0.8))}
 
 
 def test_boxes_of_queries_are_what_is_searched_for(tmp_path: Path) -> None:

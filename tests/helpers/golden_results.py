@@ -73,8 +73,8 @@ def _run_recipe(images: Path, out: Path, recipe: str) -> dict[str, Any]:
         "evaluate": json.loads((out / "result.json").read_text()),
         "embed": _summary(np.load(out / "vectors.npz")),
         "search": _matches(json.loads(_insclr("search", store, query, "--top", 10, "--json"))),
-        "alphaqe": _matches(
-            json.loads(_insclr("search", store, query, "--top", 10, "--json", "--rerank", "alphaqe"))
+        "diffusion": _matches(
+            json.loads(_insclr("search", store, query, "--top", 10, "--json", "--rerank", "diffusion"))
         ),
         "http": _ask_server(store),
     }

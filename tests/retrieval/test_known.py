@@ -11,8 +11,8 @@ from insclr.feedback.entries import answer, name_thing
 from insclr.feedback.feedback import read_known
 from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
-from insclr.retrieval.known import shift_away
 from insclr.retrieval.query import Query, image_query
+from insclr.retrieval.ranking import shift_away
 from insclr.retrieval.search import Match, search
 from insclr.store import Store, open_store
 

@@ -26,7 +26,7 @@ from insclr.model.network import DescriptorNetwork, create_network
 from insclr.options import SearchOptions
 from insclr.recipe import NetworkRecipe, Recipe
 from insclr.retrieval.index import index_images
-from insclr.retrieval.region_search import search_best_region
+from insclr.retrieval.ranking import search_best_region
 from insclr.store import (
     MAX_REGIONS,
     IndexedImage,
@@ -129,16 +129,17 @@ def test_the_best_region_ranks_and_a_photo_is_found_once(store: Store) -> None:
     store.upsert(images(12), whole, parts)
     paths = {row.id: row.image.path for row in store.rows_by_path().values()}
     queries = unit(5, 8, seed=9)
-    ids, similarities, boxes = search_best_region(store, queries, 6)
-    for query, found, scores, where in zip(queries, ids, similarities, boxes, strict=True):
+    for query in queries:
+        found = search_best_region(store, query[None], 6)
+        assert found.boxes is not None
         best = [
             max(float(one @ query), float((part.descriptors @ query).max()))
             for one, part in zip(whole, parts, strict=True)
         ]
         expected = np.argsort(-np.array(best))[:6]
-        assert [paths[int(one)] for one in found] == [f"{i}.jpg" for i in expected]
-        np.testing.assert_allclose(scores, np.array(best)[expected], atol=2e-3)
-        for row, box in zip(expected, where, strict=True):
+        assert [paths[int(one)] for one in found.ids] == [f"{i}.jpg" for i in expected]
+        np.testing.assert_allclose(found.similarities, np.array(best)[expected], atol=2e-3)
+        for row, box in zip(expected, found.boxes, strict=True):
             similar = parts[row].descriptors @ query
             right = parts[row].boxes[similar.argmax()] if similar.max() > whole[row] @ query else [0, 0, 1, 1]
             np.testing.assert_allclose(box, right, atol=1e-3)
@@ -146,8 +147,8 @@ def test_the_best_region_ranks_and_a_photo_is_found_once(store: Store) -> None:
 
 def test_a_filter_holds_for_regions_too(store: Store) -> None:
     store.upsert(images(6), unit(6, 8), regions_of(6, 3))
-    ids, _, _ = search_best_region(store, unit(1, 8, seed=4), 6, parse_where("room = b", store.columns()))
-    found = {row.image.path for row in store.rows([one for one in ids[0].tolist() if one >= 0])}
+    ids = search_best_region(store, unit(1, 8, seed=4), 6, parse_where("room = b", store.columns())).ids
+    found = {row.image.path for row in store.rows(ids.tolist())}
     assert found == {"1.jpg", "3.jpg", "5.jpg"}
 
 

@@ -71,7 +71,7 @@ def test_min_score_and_where_limit_the_matches(store: Store) -> None:
     assert search_vectors(store, X, SearchOptions(where="kind = none")) == []
 
 
-@pytest.mark.parametrize("name", ["alphaqe", "diffusion"])
+@pytest.mark.parametrize("name", ["diffusion"])
 def test_every_reranker_gives_an_order_of_the_same_rows(store: Store, name: Reranker) -> None:
     plain = search_vectors(store, X, SearchOptions(top=6))
     better = search_vectors(store, X, SearchOptions(top=6, rerank=name))

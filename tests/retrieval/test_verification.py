@@ -18,10 +18,10 @@ from insclr.options import SearchOptions
 from insclr.retrieval import local_database, local_features
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
+from insclr.retrieval.local_features import extract_features
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match
 from insclr.retrieval.search import search as search_store
-from insclr.retrieval.verification import query_parts
 from insclr.store import Store, open_store
 
 
@@ -144,7 +144,7 @@ def test_kept_features_are_what_extraction_gives(photos: Path, tmp_path: Path) -
     found = kept.read([row.image.hash])[row.image.hash]
     kept.close()
     store.close()
-    expected = query_parts(Image.open(photos / "51.png").convert("RGB")).features
+    expected = extract_features(Image.open(photos / "51.png").convert("RGB"))
     assert found.to_bytes() == expected.to_bytes()
     assert np.isfinite(expected.points).all()
 

@@ -101,7 +101,7 @@ def test_filters_scores_and_reranking_are_those_of_the_search(
     assert sorted(found(answer)) == ["3/2.png", "3/3.png", "3/4.png", "3/5.png", "3/6.png", "3/7.png"]
     answer = client.post("/api/search", files=files, data={"min_score": 0.999})
     assert found(answer) == ["0/0.png"]
-    answer = client.post("/api/search", files=files, data={"rerank": "alphaqe", "top": 5})
+    answer = client.post("/api/search", files=files, data={"rerank": "diffusion", "top": 5})
     assert answer.json()["reranked"]
 
 
@@ -120,7 +120,7 @@ def test_about_tells_what_there_is(client: TestClient) -> None:
     (store,) = about["stores"]
     assert (store["pictures"], store["columns"], store["name"]) == (48, ["thing", "year"], "store")
     assert 0 < store["cutoff"] < 1
-    assert "alphaqe" in about["rerankers"]
+    assert "diffusion" in about["rerankers"]
     assert len(client.get("/api/stores/0/sample?count=7").json()) == 7
 
 

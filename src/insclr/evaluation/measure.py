@@ -1,11 +1,11 @@
 """Measure a model: on labels by any ranking (whole images, regions, matched points), or by a public protocol."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from insclr.arrays import Boxes, Descriptors, Ids, Scores, no_regions
 from insclr.data.decode import BadImage, Box, decode
@@ -29,19 +29,13 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.options import EvaluateOptions
 from insclr.progress import working
-from insclr.retrieval.local_evidence import (
-    NEAREST,
-    VERIFIED,
-    LocalEvidence,
-    confirm_neighbours,
-    learn_curve,
-    sample_ids,
-)
+from insclr.retrieval.local_evidence import LocalEvidence, confirm_neighbours, learn_curve
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
 from insclr.retrieval.local_index import LocalIndex, Vocabulary
+from insclr.retrieval.ranking import Results
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.score import ScoreCurve, fit_score_curve
-from insclr.retrieval.verification import Geometry, QueryParts, Results, outline_of
+from insclr.retrieval.verification import Geometry
 from insclr.shards import Shard
 from insclr.store import Regions
 
@@ -89,7 +83,7 @@ def _measure_parts(
     points = None
     if options.local != "off":
         features = extract_from_files(labels.images, labels.query_boxes)
-        points = learn_matched_points(features, query_outlines(labels), rows, task.index, options.local)
+        points = learn_matched_points(features, rows, task.index, options.local)
     return task.measure(rank_rows(task, ranker, points), true_boxes(labels))
 
 
@@ -127,56 +121,40 @@ class RowRanker:
 
 @dataclass(frozen=True)
 class MatchedPoints:
-    """Local evidence about the index rows, as a store of them would have it."""
+    """Local evidence about the index rows, by their places, as a store of them would have it."""
 
     local: LocalEvidence
     scores: ScoreCurve
     features: Sequence[LocalFeatures | None]  # of all labels
-    outlines: Mapping[int, Box]  # of the instances in queries that have a box
 
     def rank(self, query: int, found: Results) -> Results:
         """The rows found for a query, by cosine and matched points together."""
         features = self.features[query]
         if features is None or not len(features):
             return found
-        parts = [QueryParts(features, self.outlines.get(query))]
-        voted, rarity = self.local.vote(parts)
-        return self.local.rank(parts, rarity, found, self.scores.score(found.similarities), voted)
+        return self.local.rank(self.local.vote([features]), found, self.scores.score(found.similarities))
 
 
 def learn_matched_points(
-    features: Sequence[LocalFeatures | None],
-    outlines: Mapping[int, Box],
-    rows: Descriptors,
-    index: Ids,
-    choice: str,
+    features: Sequence[LocalFeatures | None], rows: Descriptors, index: Ids, choice: str
 ) -> MatchedPoints | None:
     """What matched points are worth among the index rows; None where they do not help and the choice is "auto"."""
     database = ArrayRows(rows[index])
-    there = np.array([row for row in index.tolist() if features[row] is not None], np.int64)
-    known = [one for row in there.tolist() if (one := features[row]) is not None]
-    near = {
-        row: index[database.search(rows[[row]], NEAREST + 1).ids[0]] for row in sample_ids(index).tolist()
-    }
-    if choice == "auto" and not confirm_neighbours(near, features.__getitem__).helps:
-        return None
-    vocabulary = Vocabulary.learn(known, len(known))
-    local = LocalEvidence(
-        there,
-        LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known]),
-        lambda ids: [features[one] for one in ids.tolist()],
-    )
-    curve = fit_score_curve(database)
 
-    def nearest(query: int, voted: Ids) -> tuple[Ids, NDArray[np.float64]]:
-        ids = np.union1d(index[database.search(rows[[query]], VERIFIED + 1).ids[0]], voted)
-        ids = ids[ids != query]
-        return ids, curve.score(rows[ids] @ rows[query])
+    def read(places: Ids) -> list[LocalFeatures | None]:
+        return [features[row] for row in index[places].tolist()]
 
-    learned = learn_curve(local, nearest)
-    if choice == "auto" and not learned.informs:
+    if choice == "auto" and not confirm_neighbours(database, read).helps:
         return None
-    return MatchedPoints(replace(local, curve=learned), curve, features, outlines)
+    known = {place: one for place, one in enumerate(read(database.ids())) if one is not None}
+    vocabulary = Vocabulary.learn(list(known.values()), len(known))
+    words = LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known.values()])
+    local = LocalEvidence(np.array(list(known), np.int64), words, read)
+    scores = fit_score_curve(database)
+    curve = learn_curve(local, database, scores)
+    if choice == "auto" and not curve.informs:
+        return None
+    return MatchedPoints(replace(local, curve=curve), scores, features)
 
 
 def rank_rows(
@@ -189,8 +167,8 @@ def rank_rows(
         order = order[order != task.place[query]]
         geometries: Sequence[Geometry | None] = ()
         if points is not None:
-            found = points.rank(query, Results(task.index[order], scores[order]))
-            order, geometries = task.place[found.ids], found.geometries[:SHOWN]
+            found = points.rank(query, Results(order, scores[order]))
+            order, geometries = found.ids, found.geometries[:SHOWN]
         boxes: list[Box | None] = [None] * min(SHOWN, len(order))
         if ranker.boxes is not None:
             boxes = [tuple(box) for box in ranker.boxes(query, order[:SHOWN]).tolist()]
@@ -247,26 +225,12 @@ def true_boxes(labels: Labels) -> dict[int, Box]:
     """The boxes of index rows as fractions of their images; those of other rows are what is searched for."""
     if labels.boxes is None or labels.roles is None:
         return {}
-    return _outlines(labels, {row: labels.boxes[row] for row in labels.role_ids("index").tolist()})
-
-
-def query_outlines(labels: Labels) -> dict[int, Box]:
-    """The boxes of what is searched for as fractions of their images; none where no row is an index row alone.
-
-    There is no true box to compare a found one with then.
-    """
-    return _outlines(labels, dict(enumerate(labels.query_boxes or ()))) if labels.roles else {}
-
-
-def _outlines(labels: Labels, boxes: Mapping[int, Box | None]) -> dict[int, Box]:
     found: dict[int, Box] = {}
-    for row, box in boxes.items():
-        if box is None:
+    for row in labels.role_ids("index").tolist():
+        if (box := labels.boxes[row]) is None:
             continue
-        try:
-            outline = outline_of(decode(labels.images.file(row)), box)
-        except BadImage:
-            continue
-        if outline is not None:
-            found[row] = outline
+        with suppress(BadImage):
+            width, height = decode(labels.images.file(row)).size
+            left, top, right, bottom = box
+            found[row] = (left / width, top / height, right / width, bottom / height)
     return found

@@ -4,17 +4,14 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from insclr.data.decode import BadImage, decode, read_image_bytes
-from insclr.data.workers import default_workers
 from insclr.errors import UserError
 from insclr.files import content_hash
-from insclr.progress import progress_bar
-from insclr.retrieval.local_features import LONGEST, LocalFeatures, extract_features, require_opencv
+from insclr.retrieval.local_features import LONGEST, LocalFeatures, extract_each, extract_features
 from insclr.store import Row, Store
 from insclr.store.checks import seal, unseal
 from insclr.store.database import DamagedFile, connect, explain_errors
@@ -26,9 +23,8 @@ CREATE TABLE IF NOT EXISTS words (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WIT
 CREATE TABLE IF NOT EXISTS vocabulary (kept BLOB NOT NULL);
 """
 # Earlier versions kept other features too. Nothing reads them, but a dropped image leaves their tables as well.
-_TABLES = ("points", "words", "sift", "learned", "asmk")
+_BY_HASH = ("points", "words", "sift", "learned", "asmk")
 _HASHES_AT_ONCE = 500  # in one statement
-_IMAGES_AT_ONCE = 64  # written in one transaction
 
 
 class LocalFeatureDatabase:
@@ -45,10 +41,12 @@ class LocalFeatureDatabase:
 
     def read(self, hashes: Sequence[str]) -> dict[str, LocalFeatures]:
         """The features of these images; those without are left out."""
-        try:
-            return {one: LocalFeatures.from_bytes(kept) for one, kept in self._read("points", hashes).items()}
-        except ValueError as error:
-            raise _report_damage(self.file) from error
+        found: dict[str, LocalFeatures] = {}
+        for start in range(0, len(hashes), _HASHES_AT_ONCE):
+            part = list(hashes[start : start + _HASHES_AT_ONCE])
+            where = f"WHERE hash IN ({','.join('?' * len(part))})"
+            found |= {one: LocalFeatures.from_bytes(kept) for one, kept in self._read("points", where, part)}
+        return found
 
     def write(self, features: Mapping[str, LocalFeatures]) -> None:
         """Keep the features of these images, in one transaction."""
@@ -56,17 +54,15 @@ class LocalFeatureDatabase:
 
     def words(self) -> dict[str, bytes]:
         """The quantised points of every image that has some."""
-        kept = self._select("SELECT hash, kept FROM words") if "words" in self._tables() else []
-        return {one: self._unseal(words) for one, words in kept}
+        return dict(self._read("words"))
 
     def write_words(self, words: Mapping[str, bytes]) -> None:
         """Keep the quantised points of these images."""
-        self._write("words", {one: seal(kept) for one, kept in words.items()})
+        self._write("words", words)
 
     def vocabulary(self) -> bytes | None:
         """What points are quantised with; None before there is one."""
-        found = self._select("SELECT kept FROM vocabulary") if "words" in self._tables() else []
-        return self._unseal(found[0][0]) if found else None
+        return next((kept for _, kept in self._read("vocabulary", columns="'', kept")), None)
 
     def write_vocabulary(self, vocabulary: bytes) -> None:
         """Keep a new vocabulary; the words of the old one go."""
@@ -75,37 +71,37 @@ class LocalFeatureDatabase:
             rows.execute("DELETE FROM words")
             rows.execute("INSERT INTO vocabulary VALUES (?)", (seal(vocabulary),))
 
-    def _unseal(self, kept: bytes) -> bytes:
+    def _read(
+        self, table: str, where: str = "", values: Sequence[object] = (), columns: str = "hash, kept"
+    ) -> list[tuple[str, bytes]]:
+        """Rows of a table, none where it is missing; UserError where one is damaged."""
+        if table not in self._tables():
+            return []
         try:
-            return unseal(kept)
+            return [
+                (one, unseal(kept))
+                for one, kept in self._select(f"SELECT {columns} FROM {table} {where}", values)
+            ]
         except ValueError as error:
             raise _report_damage(self.file) from error
 
-    def _read(self, table: str, hashes: Sequence[str]) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        for start in range(0, len(hashes) if table in self._tables() else 0, _HASHES_AT_ONCE):
-            part = list(hashes[start : start + _HASHES_AT_ONCE])
-            places = ",".join("?" * len(part))
-            found |= dict(self._select(f"SELECT hash, kept FROM {table} WHERE hash IN ({places})", part))
-        return found
-
     def _write(self, table: str, kept: Mapping[str, bytes]) -> None:
         with self._transaction() as rows:
-            rows.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", list(kept.items()))
+            values = [(one, seal(content)) for one, content in kept.items()]
+            rows.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", values)
 
     def drop(self, hashes: Iterable[str]) -> None:
         """Delete what is kept of these images."""
         gone = [(one,) for one in hashes]
-        tables = self._tables()
-        if not gone or not tables:
-            return
-        with self._transaction() as rows:
-            for table in tables:
-                rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
+        if gone and self.file.exists():
+            tables = self._tables()
+            with self._transaction() as rows:
+                for table in tables.intersection(_BY_HASH):
+                    rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
 
     def drop_others(self, hashes: set[str]) -> None:
         """Delete what is kept of all images but these."""
-        self.drop(set[str]().union(*map(self._hashes, self._tables())) - hashes)
+        self.drop(set[str]().union(*map(self._hashes, self._tables().intersection(_BY_HASH))) - hashes)
 
     def close(self) -> None:
         """Close the file."""
@@ -122,9 +118,8 @@ class LocalFeatureDatabase:
                 self._rows = connect(self.file)
             return self._rows.execute(statement, values).fetchall()
 
-    def _tables(self) -> list[str]:
-        there = {row[0] for row in self._select("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        return [table for table in _TABLES if table in there]
+    def _tables(self) -> set[str]:
+        return {row[0] for row in self._select("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def _hashes(self, table: str) -> set[str]:
         return {row[0] for row in self._select(f"SELECT hash FROM {table}")}
@@ -146,15 +141,10 @@ def keep_features(store: Store, kept: LocalFeatureDatabase, rows: Iterable[Row])
 
     A file that has changed since it was indexed, or cannot be read, has none until the next `insclr index`.
     """
-    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
     known = kept.hashes()
     wanted = {row.image.hash: row for row in rows if row.image.hash not in known}
-    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(wanted)) as bar:
-        for start in range(0, len(wanted), _IMAGES_AT_ONCE):
-            part = list(wanted.values())[start : start + _IMAGES_AT_ONCE]
-            found = pool.map(lambda row: _extract_unchanged(store, row), part)
-            kept.write({row.image.hash: one for row, one in zip(part, found, strict=True) if one is not None})
-            bar.advance(len(part))
+    for part in extract_each(list(wanted.values()), lambda row: _extract_unchanged(store, row)):
+        kept.write({row.image.hash: one for row, one in part if one is not None})
 
 
 def _extract_unchanged(store: Store, row: Row) -> LocalFeatures | None:

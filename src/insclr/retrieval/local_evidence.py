@@ -8,7 +8,7 @@ the score.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from insclr.arrays import Ids
 from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_index import LocalIndex
-from insclr.retrieval.verification import Geometry, QueryParts, Results, verify
+from insclr.retrieval.ranking import Results
+from insclr.retrieval.score import ScoreCurve, SearchableRows
+from insclr.retrieval.verification import Geometry, verify
 
 _log = logging.getLogger(__name__)
 
@@ -91,26 +93,42 @@ def fit_evidence_curve(scores: Values, evidence: Values) -> EvidenceCurve:
     return EvidenceCurve(tuple(at.round(3).tolist()), tuple(odds.round(4).tolist()))
 
 
+class WeighedQuery(NamedTuple):
+    """A query and how rare each of its points is in the collection."""
+
+    features: LocalFeatures
+    rarity: NDArray[np.float32]  # (points,)
+
+
+class Votes(NamedTuple):
+    """The images with most votes of some queries, best first."""
+
+    ids: Ids
+    queries: Sequence[WeighedQuery]
+
+
+ReadFeatures = Callable[[Ids], Sequence[LocalFeatures | None]]
+
+
 @dataclass
 class LocalEvidence:
     """The local features of a collection: an index that votes, and the points that verify."""
 
     ids: Ids  # of the images of the index, ascending
     index: LocalIndex
-    read: Callable[[Ids], Sequence[LocalFeatures | None]]
+    read: ReadFeatures
     curve: EvidenceCurve = DEFAULT_CURVE
     _warned: bool = False  # of missing features, once
 
-    def vote(self, queries: Sequence[QueryParts]) -> tuple[Ids, list[NDArray[np.float32]]]:
-        """The images with most votes, best first, and the rarity of every query's points."""
-        votes = [self.index.vote(one.features) for one in queries]
-        scores = np.max([one.scores for one in votes], axis=0)
+    def vote(self, queries: Sequence[LocalFeatures]) -> Votes:
+        """The images that share most points with the queries."""
+        votes = [self.index.vote(one) for one in queries]
+        scores = np.max([scores for scores, _ in votes], axis=0)
         order = np.argsort(-scores, kind="stable")[:VERIFIED]
-        return self.ids[order[scores[order] > 0]], [one.rarity for one in votes]
+        weighed = [WeighedQuery(one, rarity) for one, (_, rarity) in zip(queries, votes, strict=True)]
+        return Votes(self.ids[order[scores[order] > 0]], weighed)
 
-    def weigh(
-        self, queries: Sequence[QueryParts], rarity: Sequence[NDArray[np.float32]], ids: Ids
-    ) -> tuple[list[Geometry | None], Values]:
+    def weigh(self, queries: Sequence[WeighedQuery], ids: Ids) -> tuple[list[Geometry | None], Values]:
         """The best geometry of each row with a query and its evidence, 0 for none; NaN for a row without features."""
         geometries: list[Geometry | None] = []
         evidence = np.zeros(len(ids))
@@ -119,31 +137,24 @@ class LocalEvidence:
             if found is None:
                 evidence[place] = np.nan
             else:
-                for query, rare in zip(queries, rarity, strict=True):
-                    geometry = verify(query.features, found, query.outline)
-                    if geometry is not None and rare[geometry.rows].sum() > evidence[place]:
-                        best, evidence[place] = geometry, rare[geometry.rows].sum()
+                for query, rarity in queries:
+                    geometry = verify(query, found)
+                    if geometry is not None and rarity[geometry.rows].sum() > evidence[place]:
+                        best, evidence[place] = geometry, rarity[geometry.rows].sum()
             geometries.append(best)
         return geometries, evidence
 
-    def rank(
-        self,
-        queries: Sequence[QueryParts],
-        rarity: Sequence[NDArray[np.float32]],
-        found: Results,
-        scores: Values,
-        voted: Ids,
-    ) -> Results:
+    def rank(self, votes: Votes, found: Results, scores: Values) -> Results:
         """The results by cosine and evidence: the nearest and those with votes are verified.
 
-        `scores` are those of the cosines, `voted` the ids with most votes.
+        `scores` are those of the cosines.
         """
         first = np.argsort(-found.similarities, kind="stable")[:VERIFIED]
-        places = np.union1d(first, np.flatnonzero(np.isin(found.ids, voted)))
+        places = np.union1d(first, np.flatnonzero(np.isin(found.ids, votes.ids)))
         geometries: list[Geometry | None] = [None] * len(found.ids)
         compared = np.zeros(len(found.ids), bool)
         evidence = np.zeros(len(found.ids))  # the others are taken as compared without success
-        some, evidence[places] = self.weigh(queries, rarity, found.ids[places])
+        some, evidence[places] = self.weigh(votes.queries, found.ids[places])
         for place, geometry in zip(places.tolist(), some, strict=True):
             geometries[place] = geometry
         compared[places] = ~np.isnan(evidence[places])
@@ -183,15 +194,12 @@ class NeighbourTest(NamedTuple):
         return f"matched points confirm {near} and {chance}"
 
 
-def sample_ids(ids: Ids, seed: int = 0) -> Ids:
-    """The images that the test asks about."""
-    return np.random.default_rng(seed).permutation(ids)[:_SAMPLED]
-
-
-def confirm_neighbours(
-    near: Mapping[int, Sequence[int]], features: Callable[[int], LocalFeatures | None]
-) -> NeighbourTest:
-    """Verify images against their neighbours, and against the neighbours of other images."""
+def confirm_neighbours(rows: SearchableRows, read: ReadFeatures) -> NeighbourTest:
+    """Verify some images against their neighbours, and against the neighbours of other images."""
+    chosen = np.random.default_rng(0).permutation(rows.ids())[:_SAMPLED]
+    near = dict(
+        zip(chosen.tolist(), rows.search(rows.descriptors(chosen), NEAREST + 1).ids.tolist(), strict=True)
+    )
     pairs = [(one, other) for one, others in near.items() for other in others if one != other]
     half = len(pairs) // 2
     crossed = [
@@ -199,35 +207,30 @@ def confirm_neighbours(
         for (one, _), (_, other) in zip(pairs, pairs[half:] + pairs[:half], strict=True)
         if other not in near[one]
     ]
+    wanted = sorted({*near, *(other for _, other in pairs)})
+    features = dict(zip(wanted, read(np.array(wanted, np.int64)), strict=True))
     shares = []
     for each in (pairs, crossed):
         known = [
-            (mine, theirs) for one, other in each if (mine := features(one)) and (theirs := features(other))
+            (mine, theirs) for one, other in each if (mine := features[one]) and (theirs := features[other])
         ]
         confirmed = sum(verify(mine, theirs) is not None for mine, theirs in known)
         shares.append((confirmed + 0.5) / (len(known) + 1))
     return NeighbourTest(*shares)
 
 
-def learn_curve(
-    local: LocalEvidence, nearest: Callable[[int, Ids], tuple[Ids, Values]], seed: int = 0
-) -> EvidenceCurve:
-    """The curve of a collection, from some of its images as queries.
-
-    `nearest` gives for an image and those with its votes the ids to verify and the scores of their cosines.
-    """
-    chosen = np.random.default_rng(seed).permutation(local.ids)[:_QUERIES]
-    scores, evidence = [], []
-    for query in chosen.tolist():
+def learn_curve(local: LocalEvidence, rows: SearchableRows, cosines: ScoreCurve) -> EvidenceCurve:
+    """The curve of a collection, from some of its images as queries."""
+    scores, evidence = [np.zeros(0)], [np.zeros(0)]
+    for query in np.random.default_rng(0).permutation(local.ids)[:_QUERIES]:
         features = local.read(np.array([query]))[0]
         if features is None:
             continue
-        parts = [QueryParts(features)]
-        voted, rarity = local.vote(parts)
-        ids, found = nearest(query, voted)
-        scores.append(found)
-        evidence.append(local.weigh(parts, rarity, ids)[1])
-    known = ~np.isnan(np.concatenate(evidence)) if evidence else np.zeros(0, bool)
-    if not known.any():
-        return DEFAULT_CURVE
-    return fit_evidence_curve(np.concatenate(scores)[known], np.concatenate(evidence)[known])
+        votes, vector = local.vote([features]), rows.descriptors([query])
+        ids = np.union1d(rows.search(vector, VERIFIED + 1).ids[0], votes.ids)
+        ids = ids[(ids != query) & (ids >= 0)]
+        found = local.weigh(votes.queries, ids)[1]
+        known = ~np.isnan(found)
+        scores.append(cosines.score(rows.descriptors(ids[known]) @ vector[0]))
+        evidence.append(found[known])
+    return fit_evidence_curve(np.concatenate(scores), np.concatenate(evidence))

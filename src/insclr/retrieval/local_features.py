@@ -1,12 +1,12 @@
 """Local features of images: SIFT points with RootSIFT descriptors of four bits an entry."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from insclr.data.images import ImageList
 from insclr.data.workers import default_workers
 from insclr.errors import UserError
 from insclr.progress import progress_bar
-from insclr.store.checks import seal, unseal
 
 MAX_FEATURES = 480  # of one image: at most 33,612 bytes, and 4,804 for its words (local_index.py)
 LONGEST = 640  # pixels: larger images are shrunk before points are detected
@@ -28,6 +27,9 @@ _OCTAVE, _SMALLEST = 20, 2.0**-12  # a scale is kept in twentieths of an octave
 _HEAD = struct.Struct("<II")
 _POINT = np.dtype([("x", "<u2"), ("y", "<u2"), ("scale", "u1"), ("angle", "u1")])
 _ENTRIES = 64  # bytes of a descriptor
+_IMAGES_AT_ONCE = 64
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class LocalFeatures:
     scales: NDArray[np.float32]  # (n,)
     angles: NDArray[np.float32]  # (n,) radians
     descriptors: NDArray[np.uint8]  # (n, 128) 0 to 15
+    outline: Box | None = None  # of the instance in a query, as fractions, if the user has drawn a box
 
     def __len__(self) -> int:
         return len(self.points)
@@ -49,7 +52,7 @@ class LocalFeatures:
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
-        """Write the features as 8 bytes, 70 bytes per point, and a checksum."""
+        """Write the features as 8 bytes and 70 bytes per point."""
         points = np.empty(len(self), _POINT)
         points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
         octaves = np.log2(np.maximum(self.scales, _SMALLEST) / _SMALLEST)
@@ -57,15 +60,12 @@ class LocalFeatures:
         points["angle"] = np.rint(self.angles * (256 / (2 * np.pi))) % 256
         head = _HEAD.pack(*(round(side * 65535) for side in self.extent))
         packed = self.descriptors[:, ::2] << 4 | self.descriptors[:, 1::2]
-        return seal(head + points.tobytes() + packed.tobytes())
+        return head + points.tobytes() + packed.tobytes()
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> "LocalFeatures":
-        """Read the result of `to_bytes`; ValueError for other bytes."""
-        kept = unseal(kept)
-        count, rest = divmod(len(kept) - _HEAD.size, _POINT.itemsize + _ENTRIES)
-        if rest or count < 0:
-            raise ValueError(f"{len(kept)} bytes are no local features")
+        """Read the result of `to_bytes`."""
+        count = (len(kept) - _HEAD.size) // (_POINT.itemsize + _ENTRIES)
         width, height = _HEAD.unpack_from(kept)
         points = np.frombuffer(kept, _POINT, count, _HEAD.size)
         packed = np.frombuffer(kept, np.uint8, count * _ENTRIES, _HEAD.size + points.nbytes)
@@ -87,15 +87,20 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     """
     unit = float(max(image.size))
     extent = image.width / unit, image.height / unit
+    outline = None
+    if box is not None:
+        outline = box[0] / image.width, box[1] / image.height, box[2] / image.width, box[3] / image.height
     part = image.convert("L") if box is None else crop_box(image.convert("L"), box)
     shrunk = min(1.0, LONGEST / max(part.size))
     side = max(1, round(part.width * shrunk)), max(1, round(part.height * shrunk))
+    none = np.zeros(0, np.float32)
+    empty = LocalFeatures(extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8))
     if min(side) < _LEAST_SIDE:
-        return _no_features(extent)
+        return empty
     sift = require_opencv().SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
     found, raw = sift.detectAndCompute(np.asarray(part.resize(side, Image.Resampling.BILINEAR)), None)
     if raw is None or not len(found):
-        return _no_features(extent)
+        return empty
     strongest = np.argsort([-point.response for point in found], kind="stable")[:MAX_FEATURES]
     found, raw = [found[i] for i in strongest], raw[strongest]
     pixel = part.width / side[0] / unit  # side of a seen pixel in units of the whole image
@@ -106,14 +111,26 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
         np.array([point.size * pixel for point in found], np.float32),
         np.radians(np.array([point.angle for point in found], np.float32)),
         root_sift(raw),
+        outline,
     )
+
+
+def extract_each(
+    items: Sequence[Item], extract: Callable[[Item], LocalFeatures | None]
+) -> Iterator[list[tuple[Item, LocalFeatures | None]]]:
+    """Batches of items with what `extract` gives for each, by threads."""
+    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
+    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(items)) as bar:
+        for start in range(0, len(items), _IMAGES_AT_ONCE):
+            part = items[start : start + _IMAGES_AT_ONCE]
+            yield list(zip(part, pool.map(extract, part), strict=True))
+            bar.advance(len(part))
 
 
 def extract_from_files(
     images: ImageList, boxes: Sequence[Box | None] | None = None
 ) -> list[LocalFeatures | None]:
     """The local features of files, or of boxes in them; None for an unreadable file."""
-    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
 
     def extract(row: int) -> LocalFeatures | None:
         box = boxes[row] if boxes is not None else None
@@ -122,17 +139,7 @@ def extract_from_files(
         except BadImage:
             return None
 
-    found: list[LocalFeatures | None] = []
-    with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(images)) as bar:
-        for one in pool.map(extract, range(len(images))):
-            found.append(one)
-            bar.advance()
-    return found
-
-
-def _no_features(extent: tuple[float, float]) -> LocalFeatures:
-    none = np.zeros(0, np.float32)
-    return LocalFeatures(extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8))
+    return [found for part in extract_each(range(len(images)), extract) for _, found in part]
 
 
 def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:

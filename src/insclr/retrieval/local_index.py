@@ -44,14 +44,6 @@ class Words:
         return cls(np.frombuffer(kept, "<u2", count), np.frombuffer(kept, np.uint64, count, 2 * count))
 
 
-@dataclass(frozen=True)
-class Votes:
-    """What the points of a query find."""
-
-    scores: Scores  # (images,)
-    rarity: NDArray[np.float32]  # (points of the query,) 1: matches in one image, 0: in all
-
-
 @cache
 def _rotation() -> NDArray[np.float32]:
     """A fixed orthogonal projection (128, bits)."""
@@ -141,8 +133,11 @@ class LocalIndex:
         self._images = np.repeat(np.arange(len(images), dtype=np.int32), self.sizes)[order]
         self._codes = np.concatenate([np.zeros(0, np.uint64), *(one.codes for one in images)])[order]
 
-    def vote(self, query: LocalFeatures) -> Votes:
-        """The votes of a query's points for every image."""
+    def vote(self, query: LocalFeatures) -> tuple[Scores, NDArray[np.float32]]:
+        """The votes of a query's points for every image, and how rare each point is.
+
+        The rarity is 1 where a point matches in one image, and 0 where it matches in all.
+        """
         count = len(self.sizes)
         point, wanted = self.vocabulary.candidates(query)
         starts, ends = self._starts[wanted.words], self._starts[wanted.words.astype(np.int64) + 1]
@@ -160,7 +155,7 @@ class LocalIndex:
             own, found_in = np.unique(points, return_counts=True)
             rarity[own] = (1 - np.log(found_in) / np.log(count + 1)) ** _RARITY
             scores += np.bincount(images, weights * rarity[points], minlength=count)
-        return Votes((scores / np.sqrt(self.sizes + 50)).astype(np.float32), rarity)
+        return (scores / np.sqrt(self.sizes + 50)).astype(np.float32), rarity
 
     def _near(self, starts: Ids, ends: Ids, codes: NDArray[np.uint64]) -> tuple[Ids, Ids, NDArray[np.uint8]]:
         """The postings of these words whose codes differ in few bits: word, place, and the number of bits."""

@@ -16,14 +16,10 @@ from insclr.progress import working
 from insclr.retrieval.local_database import LocalFeatureDatabase, keep_features
 from insclr.retrieval.local_evidence import (
     DEFAULT_CURVE,
-    NEAREST,
-    VERIFIED,
     EvidenceCurve,
     LocalEvidence,
-    Values,
     confirm_neighbours,
     learn_curve,
-    sample_ids,
 )
 from insclr.retrieval.local_features import LocalFeatures, has_opencv, require_opencv
 from insclr.retrieval.local_index import LocalIndex, Vocabulary, Words
@@ -79,7 +75,8 @@ def update_local(store: Store, choice: str) -> str:
             _keep_words(kept)
             if abs(store.count() - decision.learned) > _LEARN_AGAIN * store.count():
                 with working("learning what matched points are worth"):
-                    curve = _learn_curve(store, kept)
+                    local = _open(store, kept, DEFAULT_CURVE)
+                    curve = learn_curve(local, store, score_curve_of(store)) if local else DEFAULT_CURVE
                 decision = replace(decision, curve=curve, learned=store.count())
                 if choice == "auto" and not curve.informs:
                     reason = "a geometry does not make a pair of these photos more likely to be right"
@@ -110,15 +107,14 @@ def _decide(
 
 def _test(store: Store, kept: LocalFeatureDatabase, before: Decision | None) -> Decision:
     """Whether verification confirms neighbours far more often than random pairs."""
-    chosen = sample_ids(store.ids())
-    near = dict(
-        zip(chosen.tolist(), store.search(store.descriptors(chosen), NEAREST + 1).ids.tolist(), strict=True)
-    )
-    rows = store.rows(sorted({*near, *(one for some in near.values() for one in some)}))
-    keep_features(store, kept, rows)
-    found = kept.read([row.image.hash for row in rows])
-    features = {row.id: found.get(row.image.hash) for row in rows}
-    result = confirm_neighbours(near, features.get)
+
+    def extract(ids: Ids) -> list[LocalFeatures | None]:
+        rows = {row.id: row for row in store.rows(ids.tolist())}
+        keep_features(store, kept, rows.values())
+        found = kept.read([row.image.hash for row in rows.values()])
+        return [found.get(rows[one].image.hash) if one in rows else None for one in ids.tolist()]
+
+    result = confirm_neighbours(store, extract)
     curve, learned = (before.curve, before.learned) if before else (DEFAULT_CURVE, 0)
     return Decision(result.helps, result.reason(), store.count(), curve, learned)
 
@@ -138,23 +134,6 @@ def _keep_words(kept: LocalFeatureDatabase) -> None:
         quantise = Vocabulary.from_bytes(vocabulary or b"").quantise
         features = kept.read(missing[start : start + 256])
         kept.write_words({one: quantise(found).to_bytes() for one, found in features.items()})
-
-
-def _learn_curve(store: Store, kept: LocalFeatureDatabase) -> EvidenceCurve:
-    local, scores = _open(store, kept, DEFAULT_CURVE), score_curve_of(store)
-    if local is None:
-        return DEFAULT_CURVE
-
-    def nearest(query: int, voted: Ids) -> tuple[Ids, Values]:
-        vector = store.descriptors([query])
-        near = store.search(vector, VERIFIED + 1)
-        further = np.setdiff1d(voted, near.ids[0])
-        ids = np.concatenate([near.ids[0], further])
-        similarities = np.concatenate([near.similarities[0], store.descriptors(further) @ vector[0]])
-        other = (ids != query) & (ids >= 0)
-        return ids[other], scores.score(similarities[other])
-
-    return learn_curve(local, nearest)
 
 
 def _open(store: Store, kept: LocalFeatureDatabase, curve: EvidenceCurve) -> LocalEvidence | None:

@@ -18,8 +18,7 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.model.stored import PRETRAINED
 from insclr.retrieval.local_database import LocalFeatureDatabase
-from insclr.retrieval.local_features import LONGEST
-from insclr.retrieval.verification import QueryParts, query_parts
+from insclr.retrieval.local_features import LONGEST, LocalFeatures, extract_features
 from insclr.store import Row, Store, StoreInfo
 
 
@@ -55,16 +54,16 @@ class Query:
         image, box = self.decode(describer.longest)
         return describer.images([image], [box], own_size=own_size)
 
-    def local_parts(self) -> QueryParts:
+    def local_features(self) -> LocalFeatures:
         """The local features to verify results with; those kept of a row need no decoding."""
         if self.stored is not None:
             store, row = self.stored
             with closing(LocalFeatureDatabase(store.parts)) as kept:
                 features = kept.read([row.image.hash]).get(row.image.hash)
             if features is not None:
-                return QueryParts(features)
+                return features
         image, box = self.decode(LONGEST)
-        return query_parts(image, box)
+        return extract_features(image, box)
 
 
 def image_query(image: Photo, box: Box | None = None) -> Query:

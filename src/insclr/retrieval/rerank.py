@@ -1,6 +1,6 @@
 """Re-ranking: functions from rankings to rankings, all with one signature.
 
-    better = RERANKERS["alphaqe"](queries, database, rank(queries, database))
+    better = RERANKERS["diffusion"](queries, database, rank(queries, database))
 
 A re-ranker gives back the ids it was given, each row in a better order.
 """
@@ -8,23 +8,17 @@ A re-ranker gives back the ids it was given, each row in a better order.
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from scipy import sparse
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.engine.engine import unit_rows
-from insclr.neighbours.exact import nearest, nearest_rows, score_blocks
+from insclr.neighbours.exact import nearest, nearest_rows
 
-BLOCK_VALUES = 2**25  # values held at once by blocked functions: 128 MiB of float32
 _SOLVER_VALUES = 2**22  # values of one solver matrix (nodes, queries) held at once
 _ALPHA = 0.9  # of the diffusion
 _STEPS = 20  # of the conjugate gradients
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,6 @@ def rank(
     return Ranking(ids.numpy(), scores.numpy(), own)
 
 
-def rescore(queries: Descriptors, database: Descriptors, ranking: Ranking) -> Scores:
-    """Inner products of the queries with the rows they have found, in the order of the ranking."""
-    results, dim = ranking.ids.shape[1], queries.shape[1]
-    scores = np.empty(ranking.ids.shape, dtype=np.float32)
-    if results * 4 > len(database):
-        blocks = score_blocks(
-            torch.from_numpy(queries), torch.from_numpy(database), block_bytes=4 * BLOCK_VALUES
-        )
-        for block, products in blocks:
-            scores[block] = np.take_along_axis(products.numpy(), ranking.ids[block], axis=1)
-        return scores
-    rows = max(1, BLOCK_VALUES // max(1, results * dim))
-    for start in range(0, len(queries), rows):
-        block = slice(start, start + rows)
-        scores[block] = np.einsum("qd,qkd->qk", queries[block], database[ranking.ids[block]])
-    return scores
-
-
 def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     """Sort the results by new scores (queries, results); -inf marks a result that was not scored anew.
 
@@ -92,71 +68,6 @@ def reorder(ranking: Ranking, scores: Scores) -> Ranking:
     falling = np.where(behind, old, 0) - np.where(np.isinf(best_behind), 0, best_behind) + lowest
     new = np.where(behind, falling, new).astype(np.float32)
     return Ranking(np.take_along_axis(ranking.ids, order, axis=1), new, ranking.own)
-
-
-def alpha_qe(
-    queries: Descriptors, database: Descriptors, ranking: Ranking, *, neighbours: int = 5, alpha: float = 3.0
-) -> Ranking:
-    """Search again with the mean of the query and its first results, each weighted by its similarity ** alpha.
-
-    Weighted query expansion, alphaQE (Radenovic 2018).
-    """
-    first = ranking.ids[:, :neighbours]  # (queries, neighbours)
-    expanded = np.empty_like(queries)
-    rows = max(1, BLOCK_VALUES // max(1, neighbours * queries.shape[1]))
-    for start in range(0, len(queries), rows):
-        block = slice(start, start + rows)
-        found = database[first[block]]  # (rows, neighbours, dim)
-        similar = np.einsum("qd,qnd->qn", queries[block], found)
-        weights = np.maximum(similar, 0) ** alpha
-        expanded[block] = queries[block] + np.einsum("qn,qnd->qd", weights, found)
-    return reorder(ranking, rescore(unit_rows(expanded), database, ranking))
-
-
-def once_per_database(
-    build: Callable[Concatenate[Descriptors, P], T],
-) -> Callable[Concatenate[Descriptors, P], T]:
-    """Remember what `build` made for a database array as long as that array lives.
-
-    So a measurement, which ranks many queries against one array, pays for a graph once; a search, whose shortlist is
-    an array of its own, pays each time. What is built must not hold the array itself, and the array must not be
-    changed in place.
-    """
-    built: dict[tuple[object, ...], T] = {}
-
-    def build_once(database: Descriptors, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (id(database), args, tuple(sorted(kwargs.items())))
-        if key not in built:
-            built[key] = build(database, *args, **kwargs)
-            weakref.finalize(database, built.pop, key, None)
-        return built[key]
-
-    return build_once
-
-
-class NeighbourGraph:
-    """The k nearest rows of each row, itself left out, nearest first; filled as rows are asked for."""
-
-    def __init__(self, count: int, k: int) -> None:
-        self.k = min(k, count - 1)
-        self._ids = np.empty((count, self.k), dtype=np.int32)
-        self._scores = np.empty((count, self.k), dtype=np.float32)
-        self._known = np.zeros(count, dtype=bool)
-
-    def rows(self, database: Descriptors, ids: Ids) -> tuple[Ids, Scores]:
-        """Neighbours (rows, k) of the rows `ids` and their inner products (rows, k)."""
-        missing = np.unique(ids[~self._known[ids]])
-        if len(missing):
-            found = nearest_rows(torch.from_numpy(database), torch.from_numpy(missing), self.k)
-            self._scores[missing], self._ids[missing] = (part.numpy() for part in found)
-            self._known[missing] = True
-        return self._ids[ids].astype(np.int64), self._scores[ids]
-
-
-@once_per_database
-def neighbour_graph(database: Descriptors, k: int) -> NeighbourGraph:
-    """The database's graph of k neighbours, empty at first and kept while the array lives."""
-    return NeighbourGraph(len(database), k)
 
 
 def diffusion(
@@ -175,26 +86,41 @@ def diffusion(
     4 x `truncate` rows is cut, for each query, to its first `truncate` results. What is not reached keeps
     its order behind the rest.
     """
+    if len(database) > 4 * truncate:
+        return _diffuse_truncated(queries, database, ranking, k, query_k, gamma, truncate)
     first = ranking.ids[:, :query_k]
     near = np.einsum("qd,qnd->qn", queries, database[first])
     seeds = np.maximum(near, 0) ** gamma  # (queries, query_k)
     scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
     own = ranking.own_rows
-    if len(database) <= 4 * truncate:
-        graph = _whole_graph(database, k, gamma)
-        rows = max(1, _SOLVER_VALUES // len(database))
-        for start in range(0, len(queries), rows):
-            block = slice(start, start + rows)
-            reached = _solve(graph, first[block], seeds[block], own[block])
-            scores[block] = np.take_along_axis(reached, ranking.ids[block], axis=1)
-    else:
-        place = np.full(len(database), -1)
-        for query, results in enumerate(ranking.ids[:, :truncate]):
-            graph, place[results] = _cut_graph(database, results, k, gamma, place)
-            here = place[first[query]][None]
-            scores[query, : len(results)] = _solve(graph, here, seeds[query][None], np.array([-1]))
-            place[results] = -1
+    graph = _mutual_graph(database, k, gamma)
+    rows = max(1, _SOLVER_VALUES // len(database))
+    for start in range(0, len(queries), rows):
+        block = slice(start, start + rows)
+        reached = _solve(graph, first[block], seeds[block], own[block])
+        scores[block] = np.take_along_axis(reached, ranking.ids[block], axis=1)
     scores[scores <= 0] = -np.inf
+    return reorder(ranking, scores)
+
+
+def _diffuse_truncated(
+    queries: Descriptors,
+    database: Descriptors,
+    ranking: Ranking,
+    k: int,
+    query_k: int,
+    gamma: float,
+    truncate: int,
+) -> Ranking:
+    """Diffusion among the first `truncate` results of each query."""
+    scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
+    for row, results in enumerate(ranking.ids[:, :truncate]):
+        part = Ranking(np.arange(len(results))[None], ranking.scores[row : row + 1, :truncate])
+        query = queries[row : row + 1]
+        found = diffusion(
+            query, database[results], part, k=k, query_k=query_k, gamma=gamma, truncate=truncate
+        )
+        scores[row, found.ids[0]] = found.scores[0]
     return reorder(ranking, scores)
 
 
@@ -220,35 +146,30 @@ def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scor
     return np.ascontiguousarray(f.T)  # (queries, nodes)
 
 
-@once_per_database
-def _whole_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
-    near, scores = neighbour_graph(database, k).rows(database, np.arange(len(database)))
-    return _normalise(near, scores, gamma)
+_graphs: dict[tuple[int, int, float], sparse.csr_array] = {}  # by the id of an array, while it lives
 
 
-def _cut_graph(
-    database: Descriptors, rows: Ids, k: int, gamma: float, place: Ids
-) -> tuple[sparse.csr_array, Ids]:
-    """The graph among `rows` alone and the rows' places in it; `place` is a scratch map full of -1."""
-    near, scores = neighbour_graph(database, k).rows(database, rows)
-    places = np.arange(len(rows))
-    place[rows] = places
-    return _normalise(place[near], scores, gamma), places
+def _mutual_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
+    """The graph of mutual neighbours, weighted by similarity ** gamma and normalised by the degrees.
 
-
-def _normalise(near: Ids, scores: Scores, gamma: float) -> sparse.csr_array:
-    """Mutual neighbours weighted by similarity ** gamma, normalised by the degrees; -1 is no neighbour."""
-    count, k = near.shape
-    kept = near.ravel() >= 0
-    weights = np.maximum(scores.ravel()[kept], 0) ** gamma
-    ends = (np.repeat(np.arange(count), k)[kept], near.ravel()[kept])
-    directed = sparse.csr_array((weights, ends), shape=(count, count))
-    mutual = directed.minimum(directed.T).tocsr()
-    degree = np.maximum(mutual.sum(axis=1), 1e-12) ** -0.5
-    scale = sparse.dia_array((degree[None], [0]), shape=(count, count))
-    return (scale @ mutual @ scale).tocsr().astype(np.float32)
+    It is kept as long as the array lives: a measurement ranks many queries against one array.
+    """
+    key = (id(database), k, gamma)
+    if key not in _graphs:
+        count = len(database)
+        rows = torch.from_numpy(database)
+        scores, near = nearest_rows(rows, torch.arange(count), min(k, count - 1))  # (count, k)
+        weights = np.maximum(scores.numpy().ravel(), 0) ** gamma
+        ends = (np.repeat(np.arange(count), near.shape[1]), near.numpy().ravel())
+        directed = sparse.csr_array((weights, ends), shape=(count, count))
+        mutual = directed.minimum(directed.T).tocsr()
+        degree = np.maximum(mutual.sum(axis=1), 1e-12) ** -0.5
+        scale = sparse.dia_array((degree[None], [0]), shape=(count, count))
+        _graphs[key] = (scale @ mutual @ scale).tocsr().astype(np.float32)
+        weakref.finalize(database, _graphs.pop, key, None)
+    return _graphs[key]
 
 
 Reranker = Callable[[Descriptors, Descriptors, Ranking], Ranking]
 
-RERANKERS: dict[str, Reranker] = {"alphaqe": alpha_qe, "diffusion": diffusion}
+RERANKERS: dict[str, Reranker] = {"diffusion": diffusion}

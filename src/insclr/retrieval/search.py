@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Ids, Scores
+from insclr.arrays import Descriptors
 from insclr.data.decode import Box
 from insclr.data.formats import split_part
 from insclr.data.given import is_single
@@ -19,13 +19,21 @@ from insclr.describe.describer import Describer
 from insclr.errors import UserError
 from insclr.model.stored import with_weights
 from insclr.options import MAX_TOP, SearchOptions
-from insclr.retrieval.known import Known, find_unlike, put_first, shift_away
 from insclr.retrieval.local_evidence import VERIFIED, LocalEvidence
+from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_store import local_evidence_of
 from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_query
-from insclr.retrieval.region_search import search_best_region
+from insclr.retrieval.ranking import (
+    Known,
+    Results,
+    find_unlike,
+    join_queries,
+    put_first,
+    search_best_region,
+    search_nearest,
+    shift_away,
+)
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
-from insclr.retrieval.verification import QueryParts, Results
 from insclr.store import Condition, Store, open_store, parse_where
 
 _log = logging.getLogger(__name__)
@@ -167,12 +175,9 @@ def search(
     local = local_evidence_of(store, options.local)
     depth = max(most, _SHORTLIST if options.rerank else 0, VERIFIED if local else 0)
     if options.ranking == "regions":
-        ids, similarities, boxes = search_best_region(store, _join_queries(vectors), depth, where)
-        there = ids[0] >= 0
-        found = Results(ids[0][there], similarities[0][there], boxes[0][there])
+        found = search_best_region(store, vectors, depth, where)
     else:
-        ids, similarities = _nearest(store, shift_away(vectors, others), depth, where, options.aggregate)
-        found = Results(ids[ids >= 0], similarities[ids >= 0])
+        found = search_nearest(store, shift_away(vectors, others), depth, where, options.aggregate)
         if others:
             similar = store.descriptors(found.ids) @ vectors.T  # (results, queries), not shifted
             joined = similar.max(1) if options.aggregate == "max" else similar.mean(1)
@@ -181,38 +186,9 @@ def search(
     if options.rerank:
         found = _rerank(store, vectors, found, options.rerank)
     elif local is not None and not others:  # points cannot tell what a search is moved away from
-        found = _add_evidence(store, local, [one.local_parts() for one in queries], vectors, found, where)
+        features = [one.local_features() for one in queries]
+        found = _add_evidence(store, local, features, vectors, found, where)
     return _make_matches(store, found, most, options, hashes, known, others)
-
-
-def _nearest(
-    store: Store, queries: Descriptors, top: int, where: Condition | None, aggregate: str
-) -> tuple[Ids, Scores]:
-    """The rows most similar to the set: ids and similarities, best first."""
-    if len(queries) == 1:
-        found = store.search(queries, top, where)
-        return found.ids[0], found.similarities[0]
-    if aggregate == "mean":
-        # The mean of cosines with unit descriptors is the inner product with the mean of the descriptors.
-        mean = queries.mean(0)
-        length = float(np.linalg.norm(mean))
-        if length < 1e-6:
-            raise UserError("these queries cancel each other out: search for them one by one")
-        found = store.search((mean / length)[None].astype(np.float32), top, where)
-        return found.ids[0], found.similarities[0] * length
-    # The best by the largest similarity are among the best of the single queries.
-    found = store.search(queries, top, where)
-    flat_ids, flat = found.ids.ravel(), found.similarities.ravel()
-    order = np.argsort(-flat, kind="stable")
-    _, first = np.unique(flat_ids[order], return_index=True)
-    order = order[np.sort(first)][:top]
-    return flat_ids[order], flat[order]
-
-
-def _join_queries(queries: Descriptors) -> Descriptors:
-    """One unit descriptor (1, dim) for a query set: the mean."""
-    mean = queries.mean(0, keepdims=True)
-    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-6), dtype=np.float32)
 
 
 def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Results:
@@ -225,14 +201,14 @@ def _rerank(store: Store, queries: Descriptors, found: Results, name: str) -> Re
     # (1, shortlist): the shortlist is the re-ranker's whole database
     places = np.arange(len(found.ids))[None]
     shortlist = Ranking(places, found.similarities[None].astype(np.float32))
-    reranked = RERANKERS[name](_join_queries(queries), store.descriptors(found.ids), shortlist)
+    reranked = RERANKERS[name](join_queries(queries), store.descriptors(found.ids), shortlist)
     return found.reorder(reranked.ids[0])
 
 
 def _add_evidence(
     store: Store,
     local: LocalEvidence,
-    parts: Sequence[QueryParts],
+    features: Sequence[LocalFeatures],
     vectors: Descriptors,
     found: Results,
     where: Condition | None,
@@ -241,19 +217,19 @@ def _add_evidence(
 
     Where no query has points (one colour, blurred, tiny), the results stay as they are.
     """
-    if not any(len(one.features) for one in parts):
+    if not any(map(len, features)):
         _log.warning(
             "the query has no points to match (one colour, blurred or tiny): cosines alone rank the results"
         )
         return found
-    voted, rarity = local.vote(parts)
-    further = np.setdiff1d(voted, found.ids)
+    votes = local.vote(features)
+    further = np.setdiff1d(votes.ids, found.ids)
     if where is not None:  # only the store can evaluate a filter
-        further = np.intersect1d(further, store.search(_join_queries(vectors), MAX_TOP, where).ids[0])
+        further = np.intersect1d(further, store.search(join_queries(vectors), MAX_TOP, where).ids[0])
     if len(further):
         found = found.append(further, (store.descriptors(further) @ vectors.T).max(1))
     scores = score_curve_of(store).score(found.similarities)
-    return local.rank(parts, rarity, found, scores, voted)
+    return local.rank(votes, found, scores)
 
 
 def _make_matches(

@@ -1,17 +1,13 @@
 """Verify the first results of a search: points that match those of the query under one affine transform."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from insclr.arrays import Boxes, Ids, Scores
-from insclr.data.decode import Box
-from insclr.retrieval.local_features import LocalFeatures, extract_features, require_opencv
+from insclr.retrieval.local_features import LocalFeatures, require_opencv
 
 MIN_INLIERS = 8
 _RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
@@ -36,9 +32,7 @@ class Geometry:
     transform: NDArray[np.float64]  # (2, 3) affine
     query_points: NDArray[np.float32]  # (inliers, 2)
     found_points: NDArray[np.float32]  # (inliers, 2)
-    box: tuple[
-        float, float, float, float
-    ]  # where the instance is in the found image: left, top, right, bottom
+    box: tuple[float, float, float, float]  # of the instance in the found image: left, top, right, bottom
 
     @property
     def inliers(self) -> int:
@@ -66,12 +60,8 @@ def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _R
     return _distinct(np.stack([rows, first[rows]], 1), query, found)
 
 
-def verify(
-    query: LocalFeatures, found: LocalFeatures, outline: tuple[float, ...] | None = None
-) -> Geometry | None:
+def verify(query: LocalFeatures, found: LocalFeatures) -> Geometry | None:
     """The affine transform that at least MIN_INLIERS pairs of points agree on, or None.
-
-    `outline` is the box around the instance in the query, as fractions, if the user has drawn one.
 
     Impossible transforms are rejected: a mirror image, a change of scale beyond twelvefold, all points on one line or
     spot, and a transform that contradicts the directions and sizes of the points.
@@ -96,7 +86,7 @@ def verify(
         transform * stretch,
         (source / np.array(query.extent, np.float32)).astype(np.float32),
         (target / np.array(found.extent, np.float32)).astype(np.float32),
-        _box(transform, query, found, target, outline),
+        _box(transform, query, found, target),
     )
 
 
@@ -166,83 +156,20 @@ def _box(
     query: LocalFeatures,
     found: LocalFeatures,
     target: NDArray[np.float32],
-    outline: tuple[float, ...] | None,
 ) -> tuple[float, float, float, float]:
     """The box of the instance in the found image, as fractions: the transformed outline.
 
     Without an outline it is the bounding box of the inliers, grown by a quarter on every side, within the
     transformed frame of the query.
     """
-    left, top, right, bottom = outline or (0.0, 0.0, 1.0, 1.0)
+    left, top, right, bottom = query.outline or (0.0, 0.0, 1.0, 1.0)
     corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)]) * np.array(query.extent)
     there = corners @ transform[:, :2].T + transform[:, 2]
     low, high = there.min(0), there.max(0)
-    if outline is None:
+    if query.outline is None:
         grown = _GROWN * (target.max(0) - target.min(0))
         low, high = np.maximum(low, target.min(0) - grown), np.minimum(high, target.max(0) + grown)
     (left, top), (right, bottom) = (
         (edge / np.array(found.extent)).clip(0, 1).tolist() for edge in (low, high)
     )
     return left, top, right, bottom
-
-
-@dataclass(frozen=True)
-class Results:
-    """Rows found for one query or query set, best first."""
-
-    ids: Ids  # (results,)
-    similarities: Scores  # (results,)
-    boxes: Boxes | None = None  # (results, 4) where the instance is, as fractions, if the ranking finds that
-    scores: NDArray[np.float64] | None = None  # (results,) of cosine and matched points together
-    geometries: Sequence[Geometry | None] = ()
-    compared: Sequence[bool] = ()  # which of them could be verified
-
-    def box(self, place: int) -> Box | None:
-        """Where the instance is in a result: by its geometry, else by the ranking; None where that is unknown."""
-        geometry = self.geometries[place] if self.geometries else None
-        if geometry is not None:
-            return geometry.box
-        if self.boxes is None:
-            return None
-        left, top, right, bottom = (round(float(side), 4) for side in self.boxes[place])
-        return left, top, right, bottom
-
-    def inliers(self, place: int) -> int | None:
-        """How many matched points prove a result; None where it was not verified."""
-        if not self.compared or not self.compared[place]:
-            return None
-        geometry = self.geometries[place]
-        return geometry.inliers if geometry else 0
-
-    def reorder(self, order: Ids) -> "Results":
-        """The results in a new order, without what verification found."""
-        boxes = None if self.boxes is None else self.boxes[order]
-        return Results(self.ids[order], self.similarities[order], boxes)
-
-    def append(self, ids: Ids, similarities: Scores) -> "Results":
-        """The results and some more rows after them, whole images."""
-        frames = np.tile(np.array([0, 0, 1, 1], np.float32), (len(ids), 1))
-        boxes = None if self.boxes is None else np.concatenate([self.boxes, frames])
-        joined = np.concatenate([self.similarities, similarities]).astype(np.float32)
-        return Results(np.concatenate([self.ids, ids]), joined, boxes)
-
-
-@dataclass(frozen=True)
-class QueryParts:
-    """The local features of a query, and the box around its instance, as fractions, if the user has drawn one."""
-
-    features: LocalFeatures
-    outline: Box | None = None
-
-
-def query_parts(image: Image.Image, box: Box | None = None) -> QueryParts:
-    """Extract the local features of a query; `box` is in pixels of the image."""
-    return QueryParts(extract_features(image, box), outline_of(image, box))
-
-
-def outline_of(image: Image.Image, box: Box | None) -> Box | None:
-    """Convert a box in pixels of an image to fractions of its sides."""
-    if box is None:
-        return None
-    width, height = image.size
-    return box[0] / width, box[1] / height, box[2] / width, box[3] / height

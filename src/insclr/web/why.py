@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, Request
 from pydantic import BaseModel, Field
 
 from insclr.retrieval.local_features import LocalFeatures
-from insclr.retrieval.verification import MIN_INLIERS, QueryParts, verify
+from insclr.retrieval.verification import MIN_INLIERS, verify
 from insclr.web.api import SEARCH_ERRORS
 from insclr.web.limits import run_limited
 from insclr.web.queries import QueryDecoder, QueryForm, find_row, query_form, row_query
@@ -49,12 +49,12 @@ def _answer(served: Served, found: str, query: QueryForm, gone: threading.Event)
     queries = query.queries(served, gone)
     home, row = find_row(served, found)
     # The found image's features are kept, or made now from its file.
-    target = row_query(QueryDecoder(served.decoders, gone=gone), home, row).local_parts()
-    return _explain([one.local_parts() for one in queries], target.features)
+    target = row_query(QueryDecoder(served.decoders, gone=gone), home, row).local_features()
+    return _explain([one.local_features() for one in queries], target)
 
 
-def _explain(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
-    geometries = [verify(one.features, target, one.outline) for one in queries]
+def _explain(queries: list[LocalFeatures], target: LocalFeatures) -> WhyAnswer:
+    geometries = [verify(one, target) for one in queries]
     inliers = [-1 if one is None else one.inliers for one in geometries]
     best = inliers.index(max(inliers))
     geometry = geometries[best]
@@ -72,8 +72,8 @@ def _explain(queries: list[QueryParts], target: LocalFeatures) -> WhyAnswer:
     )
 
 
-def _explain_nothing(queries: list[QueryParts], target: LocalFeatures) -> str:
-    if not any(len(query.features) for query in queries):
+def _explain_nothing(queries: list[LocalFeatures], target: LocalFeatures) -> str:
+    if not any(map(len, queries)):
         return "The query has no points to match: it is of one colour, blurred or tiny."
     if not len(target):
         return "This photo has no points to match: it is of one colour, blurred or tiny."
