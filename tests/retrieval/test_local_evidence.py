@@ -215,3 +215,35 @@ def test_a_thing_that_cosines_miss_is_found_by_its_points(tmp_path: Path) -> Non
     assert "grey.png" not in paths("off")
     assert paths("on")[0] == paths("on", box=True)[0] == "grey.png"
     store.close()
+
+
+def test_points_of_what_is_not_meant_prove_nothing_and_the_others_still_do(tmp_path: Path) -> None:
+    meant, other = textured(1), textured(2)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed in range(8):
+        textured(50 + seed, 480).save(folder / f"{seed}.png")
+    placed(meant, 30, 0.6, (60, 200)).save(folder / "meant.png")
+    placed(other, 60, 0.6, (200, 90)).save(folder / "other.png")
+    both = Image.new("RGB", (480, 240))
+    both.paste(meant, (0, 0))
+    both.paste(other, (240, 0))
+    index_images(HistogramDescriber(), list_images(folder), tmp_path / "store", local="on")
+    store = open_store(tmp_path / "store")
+
+    def points(unlike: list[Image.Image]) -> dict[str, int | None]:
+        found = search(
+            store,
+            HistogramDescriber(),
+            [image_query(both)],
+            SearchOptions(local="on"),
+            unlike=[image_query(one) for one in unlike],
+        )
+        return {one.path: one.inliers for one in found}
+
+    plain, moved = points([]), points([other])
+    assert min(plain["meant.png"] or 0, plain["other.png"] or 0) >= 8
+    assert next(iter(moved)) == "meant.png"
+    assert moved["meant.png"] == plain["meant.png"]
+    assert moved["other.png"] == 0
+    store.close()

@@ -46,6 +46,9 @@ def _show_why(browser: webdriver.Chrome, tmp_path: Path) -> None:
     assert not browser.find_elements(By.CSS_SELECTOR, ".why-lines line")
     browser.find_element(By.CSS_SELECTOR, ".why .close").click()
     browser.execute_script("document.querySelector(`.tile[title='with.png'] .go`).click()")
+    frame = browser.find_element(By.ID, "parent-box").rect
+    photo = browser.find_element(By.ID, "parent-photo").rect
+    assert 0 < frame["width"] < photo["width"]  # where the thing is
     browser.find_element(By.ID, "viewer-why").click()
     wait.until(lambda page: page.find_elements(By.CSS_SELECTOR, ".why-lines rect"))
     browser.find_element(By.CSS_SELECTOR, ".why .close").click()

@@ -46,6 +46,13 @@ class LocalFeatures:
     def __len__(self) -> int:
         return len(self.points)
 
+    def drop(self, rows: NDArray[np.int64]) -> "LocalFeatures":
+        """The features without some points."""
+        points, scales, angles, descriptors = (
+            np.delete(one, rows, axis=0) for one in (self.points, self.scales, self.angles, self.descriptors)
+        )
+        return LocalFeatures(self.extent, points, scales, angles, descriptors, self.outline)
+
     def unit_descriptors(self) -> NDArray[np.float32]:
         """The descriptors (n, 128) as unit rows."""
         rows = self.descriptors.astype(np.float32)

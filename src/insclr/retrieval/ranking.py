@@ -90,6 +90,12 @@ def _best_of_each(ids: Ids, similarities: Scores, top: int, boxes: Boxes | None 
     return Results(ids[best], similarities[best], None if boxes is None else boxes[best])
 
 
+def compare_with_set(store: Store, ids: Ids, queries: Descriptors, aggregate: str) -> Scores:
+    """The similarities of rows with the set."""
+    similar = store.descriptors(ids) @ queries.T  # (rows, queries)
+    return np.asarray(similar.max(1) if aggregate == "max" else similar.mean(1), np.float32)
+
+
 def join_queries(queries: Descriptors) -> Descriptors:
     """One unit descriptor (1, dim) for a query set: the mean."""
     mean = queries.mean(0, keepdims=True)

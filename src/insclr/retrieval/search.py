@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from insclr.retrieval.query import Query, UnreadableQuery, describer_of, image_q
 from insclr.retrieval.ranking import (
     Known,
     Results,
+    compare_with_set,
     find_unlike,
     join_queries,
     put_first,
@@ -34,6 +35,7 @@ from insclr.retrieval.ranking import (
     shift_away,
 )
 from insclr.retrieval.score import LIKELY, Band, score_curve_of
+from insclr.retrieval.verification import drop_shared_points
 from insclr.store import Condition, Store, open_store, parse_where
 
 _log = logging.getLogger(__name__)
@@ -174,20 +176,22 @@ def search(
     most = min(MAX_TOP, _SPARE * options.top + len(hashes))
     local = local_evidence_of(store, options.local)
     depth = max(most, _SHORTLIST if options.rerank else 0, VERIFIED if local else 0)
+    moved = vectors
     if options.ranking == "regions":
         found = search_best_region(store, vectors, depth, where)
     else:
-        found = search_nearest(store, shift_away(vectors, others), depth, where, options.aggregate)
-        if others:
-            similar = store.descriptors(found.ids) @ vectors.T  # (results, queries), not shifted
-            joined = similar.max(1) if options.aggregate == "max" else similar.mean(1)
-            found = Results(found.ids, joined)
+        moved = shift_away(vectors, others)
+        found = search_nearest(store, moved, depth, where, options.aggregate)
         found = put_first(store, vectors, found, [row.id for row in wholes], only_found=where is not None)
     if options.rerank:
         found = _rerank(store, vectors, found, options.rerank)
-    elif local is not None and not others:  # points cannot tell what a search is moved away from
+    elif local is not None:
         features = [one.local_features() for one in queries]
-        found = _add_evidence(store, local, features, vectors, found, where)
+        for other in unlike:
+            features = [drop_shared_points(one, other.local_features()) for one in features]
+        found = _add_evidence(store, local, features, moved, found, where, options.aggregate)
+    if others:  # people see how similar a result is to the query itself
+        found = replace(found, similarities=compare_with_set(store, found.ids, vectors, options.aggregate))
     return _make_matches(store, found, most, options, hashes, known, others)
 
 
@@ -212,6 +216,7 @@ def _add_evidence(
     vectors: Descriptors,
     found: Results,
     where: Condition | None,
+    aggregate: str,
 ) -> Results:
     """The results and the images with most votes, by cosine and matched points together.
 
@@ -219,7 +224,8 @@ def _add_evidence(
     """
     if not any(map(len, features)):
         _log.warning(
-            "the query has no points to match (one colour, blurred or tiny): cosines alone rank the results"
+            "the query has no points to match (one colour, blurred, tiny, or all in what is not meant): "
+            "cosines alone rank the results"
         )
         return found
     votes = local.vote(features)
@@ -227,7 +233,7 @@ def _add_evidence(
     if where is not None:  # only the store can evaluate a filter
         further = np.intersect1d(further, store.search(join_queries(vectors), MAX_TOP, where).ids[0])
     if len(further):
-        found = found.append(further, (store.descriptors(further) @ vectors.T).max(1))
+        found = found.append(further, compare_with_set(store, further, vectors, aggregate))
     scores = score_curve_of(store).score(found.similarities)
     return local.rank(votes, found, scores)
 

@@ -18,6 +18,7 @@ _MOST_SQUEEZED = 4.0  # ratio of the transform's two scales: a plane seen at 75 
 _TURN, _GROWTH = math.radians(40), 2.0  # maximum deviation of a point's direction and size from the transform
 _LEAST_SPREAD = 0.012  # smallest standard deviation of the inliers in any direction, in both images
 _GROWN = 0.25
+_BESIDE = 0.05  # of the longest side of the query
 _UNITS = 640.0  # OpenCV's estimators expect pixels
 
 
@@ -88,6 +89,19 @@ def verify(query: LocalFeatures, found: LocalFeatures) -> Geometry | None:
         (target / np.array(found.extent, np.float32)).astype(np.float32),
         _box(transform, query, found, target),
     )
+
+
+def drop_shared_points(query: LocalFeatures, other: LocalFeatures) -> LocalFeatures:
+    """The query without what is found again in an image of another instance: it tells nothing.
+
+    Points beside those that match go too: not every point is detected in every photo.
+    """
+    geometry = verify(query, other)
+    if geometry is None:
+        return query
+    shared = query.points[geometry.rows]  # (inliers, 2)
+    distances = np.linalg.norm(query.points[:, None] - shared[None], axis=2)  # (points, inliers)
+    return query.drop(np.flatnonzero(distances.min(1) < _BESIDE))
 
 
 def _distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:

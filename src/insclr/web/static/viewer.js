@@ -9,6 +9,8 @@ import { BANDS, bandOf, copiesOf } from "./tiles.js";
 import { explain } from "./why.js";
 import { Zoom } from "./zoom.js";
 
+const WHOLE = [0, 0, 1, 1];
+
 export class Viewer {
   // actions: search(match), about(): what the server offers; optional: add(match), viewed(match or null): null when it
   // closes, chosen: the photos that are chosen, renamed(): names have changed.
@@ -142,13 +144,15 @@ export class Viewer {
     byId("viewer-pick").textContent = on ? "Chosen" : "Choose";
   }
 
-  // A row that is a part of a photo: the whole photo with the part's box.
+  // The whole photo with a frame: around the part that a row is, or where a search found the thing.
   showParent() {
-    const { part, picture } = this.match;
-    byId("parent").hidden = !part;
-    if (!part) return byId("parent-photo").removeAttribute("src");
-    byId("parent-photo").src = `${picture}?whole=true`;
-    const [left, top, right, bottom] = part.map((side) => `${100 * side}%`);
+    const { part, box, picture } = this.match;
+    const frame = part ?? (box?.some((side, i) => side !== WHOLE[i]) ? box : null);
+    byId("parent").hidden = !frame;
+    if (!frame) return byId("parent-photo").removeAttribute("src");
+    byId("parent-caption").textContent = part ? "The whole photo" : "Where the thing is";
+    byId("parent-photo").src = part ? `${picture}?whole=true` : picture;
+    const [left, top, right, bottom] = frame.map((side) => `${100 * side}%`);
     Object.assign(byId("parent-box").style, { left, top, width: `calc(${right} - ${left})`, height: `calc(${bottom} - ${top})` });
   }
 
