@@ -46,12 +46,16 @@ class LocalFeatures:
     def __len__(self) -> int:
         return len(self.points)
 
-    def drop(self, rows: NDArray[np.int64]) -> "LocalFeatures":
-        """The features without some points."""
-        points, scales, angles, descriptors = (
-            np.delete(one, rows, axis=0) for one in (self.points, self.scales, self.angles, self.descriptors)
+    def select(self, chosen: NDArray[np.bool_]) -> "LocalFeatures":
+        """The features of some points."""
+        return LocalFeatures(
+            self.extent,
+            self.points[chosen],
+            self.scales[chosen],
+            self.angles[chosen],
+            self.descriptors[chosen],
+            self.outline,
         )
-        return LocalFeatures(self.extent, points, scales, angles, descriptors, self.outline)
 
     def unit_descriptors(self) -> NDArray[np.float32]:
         """The descriptors (n, 128) as unit rows."""

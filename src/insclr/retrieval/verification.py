@@ -101,7 +101,7 @@ def drop_shared_points(query: LocalFeatures, other: LocalFeatures) -> LocalFeatu
         return query
     shared = query.points[geometry.rows]  # (inliers, 2)
     distances = np.linalg.norm(query.points[:, None] - shared[None], axis=2)  # (points, inliers)
-    return query.drop(np.flatnonzero(distances.min(1) < _BESIDE))
+    return query.select(distances.min(1) >= _BESIDE)
 
 
 def _distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs:
