@@ -237,10 +237,6 @@ class PaperOptions(LoadOptions):
     changes: tuple[str, ...] = option((), "key=value of the recipe, for all rows.", "--set")
     seeds: int = option(1, "Runs of each row.")
     rows: str = option("", "Only these rows, e.g. A,D; empty = all.")
-    parallel: int = option(1, "Runs at a time.")
-    budget: Literal["images", "minutes"] = option(
-        "images", "rivals: what all have as much of as fast, images seen or minutes."
-    )
     layers: Literal["", "late", "all"] = option(
         "", "rivals: train late or all layers, as long as default; empty = the last."
     )
@@ -249,8 +245,8 @@ class PaperOptions(LoadOptions):
     def __post_init__(self) -> None:
         """UserError for a value that makes no sense."""
         super().__post_init__()
-        if self.seeds < 1 or self.parallel < 1:
-            raise UserError("--seeds and --parallel must be 1 or more.")
+        if self.seeds < 1:
+            raise UserError("--seeds must be 1 or more.")
 
     @property
     def recipe_changes(self) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ from torch import nn
 from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
 from insclr_rivals.clusters import group_means
-from insclr_rivals.labels import labelled_images, require_instances
 from insclr_rivals.optional_packages import metric_learning, use_seed
-from insclr_rivals.samplers import GroupSampler
+from insclr_rivals.samplers import GroupSampler, labelled_images, require_instances
 
 
 class ArcfaceSettings(MethodSettings):
@@ -21,12 +20,11 @@ class ArcfaceSettings(MethodSettings):
     name: Literal["arcface"] = setting("arcface", "WITH LABELS: classify instances with an angular margin")
     margin: float = setting(28.6, "in degrees", ge=0)
     scale: float = setting(64.0, "inverse temperature of the softmax over instances", gt=0)
-    sub_centers: int = setting(1, "centres of an instance (sub-centre ArcFace)", ge=1)
     images_per_tuple: int = setting(4, "images of one instance in a tuple", ge=1)
 
 
 class Arcface(Method):
-    """Softmax over one or several centres of every labelled instance."""
+    """Softmax over a centre of every labelled instance."""
 
     settings_class = ArcfaceSettings
     needs = Needs(labels=True)
@@ -34,30 +32,18 @@ class Arcface(Method):
 
     def __init__(self, settings: ArcfaceSettings) -> None:
         self.settings = settings
-        self._losses = metric_learning("losses")
 
     def prepare(self, start: RoundStart) -> Prepared:
         """Make the centres; draw several images of each instance, as MPerClassSampler but from the step alone."""
         settings, instances = self.settings, require_instances(start)
         self._instances, count = instances.to(start.device), int(instances.max()) + 1
         self.sampler = GroupSampler(instances, start.tuples, settings.images_per_tuple, start.seed)
-        options = {
-            "num_classes": count,
-            "embedding_size": start.network.dim,
-            "margin": settings.margin,
-            "scale": settings.scale,
-        }
-        if settings.sub_centers > 1:
-            loss = self._losses.SubCenterArcFaceLoss(sub_centers=settings.sub_centers, **options)
-        else:
-            loss = self._losses.ArcFaceLoss(**options)
-        means = group_means(start.network.describe_pooled(start.plain), instances).T  # (D, K)
         with use_seed(start.seed), torch.no_grad():
-            # A few hundred steps could not turn random centres: they start where the instances are. Sub-centres of
-            # an instance start a little apart.
-            loss.W.copy_(means.repeat_interleave(settings.sub_centers, dim=1))
-            if settings.sub_centers > 1:
-                loss.W.add_(0.5 * len(means) ** -0.5 * torch.randn_like(loss.W))
+            loss = metric_learning("losses").ArcFaceLoss(
+                count, start.network.dim, margin=settings.margin, scale=settings.scale
+            )
+            # A few hundred steps could not turn random centres: they start where the instances are.
+            loss.W.copy_(group_means(start.network.describe_pooled(start.plain), instances).T)  # (D, K)
         self.heads = nn.ModuleDict({"centres": loss}).to(start.device)
         return Prepared({"instances": count, "margin_degrees": settings.margin, "scale": settings.scale})
 

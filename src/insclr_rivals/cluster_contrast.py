@@ -20,12 +20,10 @@ from insclr.errors import UserError
 from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.ranks import Ranks
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.clusters import agreement, dbscan, group_means, jaccard_distances
+from insclr_rivals.clusters import dbscan, group_means, jaccard_distances
 from insclr_rivals.samplers import GroupSampler
 
 logger = logging.getLogger(__name__)
-_EPS_STEP = 0.02  # how much looser and tighter the clusters are that reliability is judged by
-_INDEPENDENT = 0.9  # share of the clusters of the first epoch that count as independent
 
 
 class ClusterContrastSettings(MethodSettings):
@@ -36,11 +34,10 @@ class ClusterContrastSettings(MethodSettings):
         "cluster-contrast",
         "DBSCAN of k-reciprocal Jaccard distances every epoch, a memory of cluster centres",
     )
-    k1: int = setting(30, "neighbours that must be mutual", ge=2)
-    k2: int = setting(6, "neighbours whose sets are averaged", ge=1)
+    k1: int = setting(30, "neighbours that must be mutual, the image itself among them", ge=2)
+    k2: int = setting(6, "neighbours whose sets are averaged, the image itself among them", ge=1)
     eps: float = setting(0.6, "DBSCAN: largest Jaccard distance of neighbours", gt=0, lt=1)
     min_images: int = setting(4, "DBSCAN: images within eps that make a core image, itself among them", ge=1)
-    reliable: bool = setting(False, "keep only what is independent and compact (the gate of SpCL)")
     images_per_tuple: int = setting(16, "images of one cluster in a tuple", ge=1)
     temperature: float = setting(0.05, "of the softmax over cluster centres", gt=0)
     momentum: float = setting(
@@ -56,7 +53,6 @@ class ClusterContrast(Method):
 
     def __init__(self, settings: ClusterContrastSettings) -> None:
         self.settings = settings
-        self._least_independence: float | None = None  # of a reliable cluster; measured in the first epoch
 
     def prepare(self, start: RoundStart) -> Prepared:
         """Cluster the collection for the first epoch."""
@@ -86,24 +82,13 @@ class ClusterContrast(Method):
 
     def _clusters(self, descriptors: Tensor, ranks: Ranks) -> Tensor:
         """The cluster of every image (N,), -1 for none; found by the first rank for all."""
-        found, least = ranks.from_first(self._run_dbscan(descriptors) if ranks.first else None)
-        self._least_independence = least
-        return torch.from_numpy(found)
+        return torch.from_numpy(ranks.from_first(self._run_dbscan(descriptors) if ranks.first else None))
 
-    def _run_dbscan(self, descriptors: Tensor) -> tuple[NDArray[np.int64], float | None]:
+    def _run_dbscan(self, descriptors: Tensor) -> NDArray[np.int64]:
         settings = self.settings
-        distances = jaccard_distances(
-            np.ascontiguousarray(descriptors.float().numpy()),
-            k1=min(settings.k1, len(descriptors) - 1),
-            k2=min(settings.k2, len(descriptors) - 1),
-            largest=settings.eps + _EPS_STEP,
-        )
-        found = dbscan(distances, settings.eps, settings.min_images)
-        if not settings.reliable:
-            return found, None
-        looser = dbscan(distances, settings.eps + _EPS_STEP, settings.min_images)
-        tighter = dbscan(distances, settings.eps - _EPS_STEP, settings.min_images)
-        return reliable(found, looser, tighter, self._least_independence)
+        rows = np.ascontiguousarray(descriptors.float().numpy())
+        distances = jaccard_distances(rows, k1=settings.k1, k2=settings.k2, largest=settings.eps)
+        return dbscan(distances, settings.eps, settings.min_images)
 
     def _use(self, of_image: Tensor, memory: Tensor) -> None:
         self._of_image = of_image
@@ -127,11 +112,10 @@ class ClusterContrast(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """The clusters of the epoch and the memory of their centres."""
-        return {"of_image": self._of_image, "memory": self._memory, "independence": self._least_independence}
+        return {"of_image": self._of_image, "memory": self._memory}
 
     def load_state_dict(self, state: Mapping[str, Any], copies: Mapping[str, Path], ranks: Ranks) -> None:  # noqa: ARG002
         """Go on inside an epoch with its clusters."""
-        self._least_independence = state["independence"]
         self._use(state["of_image"], state["memory"])
 
 
@@ -144,33 +128,6 @@ def follow(memory: Tensor, descriptors: Tensor, clusters: Tensor, momentum: floa
     for cluster, image in zip(clusters.tolist(), descriptors, strict=True):
         memory[cluster] = normalize(torch.lerp(image, memory[cluster], momentum), dim=0)
     return memory
-
-
-def reliable(
-    clusters: NDArray[np.int64],
-    looser: NDArray[np.int64],
-    tighter: NDArray[np.int64],
-    least_independence: float | None,
-) -> tuple[NDArray[np.int64], float]:
-    """The clusters without what is not reliable (SpCL, Ge et al. 2020), numbered anew, and the least independence.
-
-    A cluster is independent if looser clusters leave it as it is, up to a threshold that the first epoch sets; of a
-    cluster only the most compact part is kept, by tighter clusters.
-    """
-    independence, compactness = agreement(clusters, looser), agreement(clusters, tighter)
-    clustered = clusters >= 0
-    if least_independence is None:
-        _, first = np.unique(clusters[clustered], return_index=True)
-        of_clusters = np.sort(independence[clustered][first])[::-1]
-        place = min(len(of_clusters), max(1, round(_INDEPENDENT * len(of_clusters)))) - 1
-        least_independence = float(of_clusters[place]) if len(of_clusters) else 0.0
-    best = np.zeros(clusters.max(initial=-1) + 1)
-    np.maximum.at(best, clusters[clustered], compactness[clustered])
-    kept = clustered & (independence >= least_independence)
-    kept[clustered] &= compactness[clustered] >= best[clusters[clustered]]
-    numbered = np.full_like(clusters, -1)
-    numbered[kept] = np.unique(clusters[kept], return_inverse=True)[1]
-    return numbered, least_independence
 
 
 def _too_few(count: int, images: int) -> str:

@@ -1,4 +1,4 @@
-"""Clusters of descriptors: k-means, DBSCAN on sparse distances, and how dense and how reliable clusters are."""
+"""Clusters of descriptors: k-means with PCL's concentration, and DBSCAN on k-reciprocal Jaccard distances."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,8 +12,8 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from insclr.arrays import Descriptors, Ids, Scores
-from insclr_rivals.reciprocal import ReciprocalEncoder
+from insclr.arrays import Descriptors, Ids
+from insclr.neighbours.exact import nearest_rows
 
 _KMEANS_STEPS = 20
 
@@ -110,52 +110,54 @@ def dbscan(distances: sparse.csr_array, eps: float, min_images: int) -> NDArray[
     return found
 
 
-def agreement(clusters: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For every image, the overlap (intersection over union) of its cluster with its cluster among `others`.
-
-    An image in no cluster is a cluster of its own. SpCL: with looser clusters it tells independence, with tighter
-    ones compactness.
-    """
-    a, b = _singled_out(clusters), _singled_out(others)
-    _, pair, both = np.unique(a * (b.max() + 1) + b, return_inverse=True, return_counts=True)
-    shared = both[pair]
-    result: NDArray[np.float64] = shared / (np.bincount(a)[a] + np.bincount(b)[b] - shared)
-    return result
-
-
-def _singled_out(clusters: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same clusters, with a number of its own for every image that is in none."""
-    alone = clusters < 0
-    numbers = clusters.copy()
-    numbers[alone] = clusters.max(initial=-1) + 1 + np.arange(alone.sum())
-    return numbers
-
-
 def jaccard_distances(database: Descriptors, *, k1: int, k2: int, largest: float = 1.0) -> sparse.csr_array:
-    """Jaccard distances (N, N) between the reciprocal neighbour sets of unit rows, of pairs up to `largest`.
+    """Jaccard distances (N, N) between k-reciprocal encodings of unit rows (Zhong et al. 2017), up to `largest`.
 
-    Sparse: pairs further apart than `largest`, or with nothing in common, are not stored.
+    `k1` and `k2` count an image itself. Sparse: pairs further apart than `largest`, or with nothing in common, are
+    not stored.
     """
-    encoder = ReciprocalEncoder(len(database), k1, k2)
-    every_row = np.arange(len(database))
-    encoder.fill(database, every_row)
-    lengths, columns, values = encoder.rows(every_row)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    encoded = sparse.csr_array((values, columns, starts), shape=(len(database), len(database)))
-    by_column = encoded.tocsc()
-    found: list[tuple[Ids, Scores]] = []
-    for row in every_row:
-        own = slice(starts[row], starts[row + 1])
+    count = len(database)
+    near = nearest_rows(torch.from_numpy(database), torch.arange(count), min(k1, count) - 1)[
+        1
+    ].numpy()  # (N, k1 - 1) others
+    first, half = _reciprocal(near), _reciprocal(near[:, : max(1, round(k1 / 2))])
+    # R*: the reciprocal set joined by each member's half-size set that overlaps it by 2/3.
+    overlap = (first * (first @ half.T)).tocoo()
+    joined = overlap.data > 2 / 3 * half.sum(axis=1)[overlap.col]
+    ends = (overlap.row[joined], overlap.col[joined])
+    members = (first + sparse.csr_array((np.ones(joined.sum()), ends), first.shape) @ half).tocsr()
+    for row in range(count):
+        own = slice(members.indptr[row], members.indptr[row + 1])
+        weights = np.exp(2 * (database[members.indices[own]] @ database[row]) - 2)  # of squared distances
+        members.data[own] = weights / weights.sum()
+    averaged = _as_sets(near[:, : k2 - 1])
+    encoded = (averaged @ members / averaged.sum(axis=1)[:, None]).tocsr()
+    by_column, found = encoded.tocsc(), []
+    for row in range(count):
+        own = slice(encoded.indptr[row], encoded.indptr[row + 1])
         # The overlap with every row that has a column in common: sum of the smaller entries.
-        spans = [slice(by_column.indptr[c], by_column.indptr[c + 1]) for c in columns[own]]
+        spans = [slice(by_column.indptr[c], by_column.indptr[c + 1]) for c in encoded.indices[own]]
         others = np.concatenate([by_column.indices[span] for span in spans])
-        mine = np.repeat(values[own], [span.stop - span.start for span in spans])
+        mine = np.repeat(encoded.data[own], [span.stop - span.start for span in spans])
         smaller = np.minimum(mine, np.concatenate([by_column.data[span] for span in spans]))
-        rows, place = np.unique(others, return_inverse=True)
-        overlap = np.bincount(place, smaller, minlength=len(rows))
-        distance = np.maximum(0, 1 - overlap / (2 - overlap))  # both encodings sum to one
-        near = distance <= largest
-        found.append((rows[near].astype(np.int64), distance[near].astype(np.float32)))
-    ends = np.concatenate([[0], np.cumsum([len(rows) for rows, _ in found])])
-    data = np.concatenate([distance for _, distance in found])
-    return sparse.csr_array((data, np.concatenate([rows for rows, _ in found]), ends), shape=encoded.shape)
+        shared = np.bincount(others, smaller, minlength=count)
+        distance = np.maximum(0, 1 - shared / (2 - shared))  # both encodings sum to one
+        rows = np.flatnonzero((shared > 0) & (distance <= largest))
+        found.append((rows, distance[rows].astype(np.float32)))
+    ends_of_rows = np.cumsum([0, *(len(rows) for rows, _ in found)])
+    rows, distances = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return sparse.csr_array((distances, rows, ends_of_rows), shape=encoded.shape)
+
+
+def _as_sets(near: Ids) -> sparse.csr_array:
+    """Each image and these others (N, k), as rows of ones (N, N)."""
+    count, k = near.shape
+    columns = np.column_stack([np.arange(count), near]).ravel()
+    ends = np.arange(0, count * (k + 1) + 1, k + 1)
+    return sparse.csr_array((np.ones(len(columns)), columns, ends), shape=(count, count))
+
+
+def _reciprocal(near: Ids) -> sparse.csr_array:
+    """Each image and those of its nearest ones that have it among theirs."""
+    sets = _as_sets(near)
+    return (sets * sets.T).tocsr()

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from insclr.methods.method import Batch, Method, Needs, OwnLoss, Prepared, RoundStart
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.labels import labelled_images, require_instances
-from insclr_rivals.samplers import GroupSampler
+from insclr_rivals.samplers import GroupSampler, labelled_images, require_instances
 
 
 class GemApSettings(MethodSettings):

@@ -14,12 +14,16 @@ from torch.nn.functional import normalize
 from insclr.data.tuples import TupleSampler
 from insclr.methods.method import Batch, Method, Needs, Pairs, Prepared, RoundStart, contains, label_batch
 from insclr.mining.expand import query_set
+from insclr.neighbours.exact import score_blocks
 from insclr.recipe import MethodSettings, setting
-from insclr.retrieval.rerank import diffusion, rank
+from insclr.retrieval.rerank import diffusion_graph, solve_diffusion
 from insclr_rivals.compute_once import compute_once
 
-_BLOCK_QUERIES = 1024
-_DEPTH = 10  # times as many results as are asked for are ranked by diffusion
+# Of the diffusion, as published.
+_GRAPH_NEIGHBOURS = 50  # at most a tenth of the collection
+_GAMMA = 3.0
+_ALPHA = 0.99
+_BLOCK_BYTES = 2**24  # of the scores of some anchors
 
 
 class ManifoldMiningSettings(MethodSettings):
@@ -96,19 +100,28 @@ class ManifoldMining(Method):
 
 
 def nearest_both_ways(features: Tensor, nearest: int) -> dict[str, Tensor]:
-    """The nearest images (N, nearest) of every image in space and on the manifold, by unit rows (N, C)."""
-    rows = np.ascontiguousarray(features.numpy())
-    depth = min(len(rows) - 1, _DEPTH * nearest)
+    """The nearest images (N, nearest) of every image in space and on the manifold, by unit rows (N, C).
+
+    On the manifold: by a diffusion that starts at the image. What it does not reach is as near as in space.
+    """
+    neighbours = max(2, min(_GRAPH_NEIGHBOURS, len(features) // 10))
+    graph = diffusion_graph(np.ascontiguousarray(features.numpy()), neighbours, _GAMMA)
+    every_row = np.arange(len(features))
     space, manifold = [], []
-    for start in range(0, len(rows), _BLOCK_QUERIES):
-        own = np.arange(start, min(start + _BLOCK_QUERIES, len(rows)))
-        found = rank(rows[own], rows, own, depth)
-        space.append(found.ids[:, :nearest])
-        manifold.append(diffusion(rows[own], rows, found).ids[:, :nearest])
-    return {
-        "space": torch.from_numpy(np.concatenate(space)),
-        "manifold": torch.from_numpy(np.concatenate(manifold)),
-    }
+    for block, cosines in score_blocks(features, features, block_bytes=_BLOCK_BYTES):
+        anchors = every_row[block]
+        outside, ones = np.full(len(anchors), -1), np.ones((len(anchors), 1), np.float32)
+        reached = torch.from_numpy(solve_diffusion(graph, anchors[:, None], ones, outside, _ALPHA))
+        cosines[range(len(anchors)), anchors] = -torch.inf
+        reached = torch.where(reached > 0, reached, cosines - 2)
+        reached[range(len(anchors)), anchors] = -torch.inf
+        space.append(_first(cosines, nearest))
+        manifold.append(_first(reached, nearest))
+    return {"space": torch.cat(space), "manifold": torch.cat(manifold)}
+
+
+def _first(scores: Tensor, count: int) -> Tensor:
+    return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def _is_in(ids: Tensor, others: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 
 from insclr.methods.method import Batch, Method, Needs, Pairs, Prepared, RoundStart, label_batch
 from insclr.recipe import MethodSettings, setting
-from insclr_rivals.labels import require_instances
-from insclr_rivals.samplers import GroupSampler
+from insclr_rivals.samplers import GroupSampler, require_instances
 
 
 class OracleSettings(MethodSettings):

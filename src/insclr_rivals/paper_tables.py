@@ -34,10 +34,8 @@ class Table:
 
         Every run is kept under `out`, and shared by all tables that need it. The ranks of torchrun share each run.
         """
-        if options.budget != "images" or options.layers:
-            raise UserError(
-                "Every row of this table is trained by its recipe: leave --budget and --layers out."
-            )
+        if options.layers:
+            raise UserError("Every row of this table is trained by its recipe: leave --layers out.")
         places = find_places(images, options, self.distractors)
         recipe = options.recipe or (self.recipe if images is not None else ON_OWN_SETS)
         method = load_recipe(recipe, options.recipe_changes).rounds[0].method
@@ -53,7 +51,7 @@ class Table:
             for one in entries
             if one.name not in without
         ]
-        done = run_entries(entries, places, range(options.seeds), out, options.parallel)
+        done = run_entries(entries, places, range(options.seeds), out)
         if not shard_of("").first:
             return ""
         notes = [f"{name} learns from labels: it is left out without --labels." for name in without]
@@ -62,7 +60,7 @@ class Table:
 
 
 def run_entries(
-    entries: Sequence[Entry], places: Sequence[LabelledSet], seeds: Sequence[int], out: Path, parallel: int
+    entries: Sequence[Entry], places: Sequence[LabelledSet], seeds: Sequence[int], out: Path
 ) -> list[tuple[Entry, list[Outcome]]]:
     """The outcomes of each entry, on every place, of every seed; a network that is not trained has one seed."""
     jobs = [
@@ -72,7 +70,7 @@ def run_entries(
         for entry in entries
         if entry.network == "trained" or (seed == seeds[0] and entry.network != "printed")
     ]
-    outcomes = run_all(jobs, out, parallel)
+    outcomes = run_all(jobs, out)
     return [
         (entry, [one for job, one in zip(jobs, outcomes, strict=True) if job[0] is entry])
         for entry in entries

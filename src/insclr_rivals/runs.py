@@ -3,13 +3,8 @@
 import hashlib
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import stdev
@@ -20,7 +15,6 @@ from scipy import stats
 
 from insclr.api import evaluate, whiten
 from insclr.data.images import list_images
-from insclr.data.workers import usable_cores
 from insclr.errors import OtherShardsMissing, UserError
 from insclr.evaluation.results import LabelResult
 from insclr.files import whole_file
@@ -31,7 +25,7 @@ from insclr.progress import progress_bar
 from insclr.ranks import join_ranks
 from insclr.recipe import Recipe, load_recipe
 from insclr.run_folder import RunReader
-from insclr.shards import shard_of, torchrun_shard
+from insclr.shards import shard_of
 
 Network = Literal["trained", "pretrained", "pca", "printed"]
 
@@ -103,40 +97,31 @@ def find_sets(label_files: Sequence[Path]) -> list[LabelledSet]:
     return sets
 
 
-def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int) -> list[Outcome]:
+def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path) -> list[Outcome]:
     """The outcome of every job, in order; one that was run before is read from its file under `out`."""
-    done = try_all(jobs, out, parallel)
+    done = try_all(jobs, out)
     for one in done:
         if isinstance(one, UserError):
             raise one
     return [one for one in done if isinstance(one, Outcome)]
 
 
-def try_all(
-    jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path, parallel: int
-) -> list[Outcome | UserError]:
+def try_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path) -> list[Outcome | UserError]:
     """As `run_all`, with the error of a run that failed in its place."""
-
-    def attempt(job: tuple[Entry, LabelledSet, int]) -> Outcome | UserError:
-        try:
-            return _run(job[0], job[1], job[2], out, threads)
-        except UserError as error:
-            return error
-
     for entry, _, _ in jobs:
         load_recipe(entry.recipe, entry.changes)  # a wrong setting is an error before hours of work
-    if torchrun_shard():
-        parallel = 1  # the ranks share every run
-    threads = max(1, usable_cores() // parallel)
     done: list[Outcome | UserError] = []
-    with ThreadPoolExecutor(parallel) as pool, progress_bar("runs", len(jobs)) as bar:
-        for one in map(attempt, jobs) if parallel == 1 else pool.map(attempt, jobs):
-            done.append(one)
+    with progress_bar("runs", len(jobs)) as bar:
+        for entry, place, seed in jobs:
+            try:
+                done.append(_run(entry, place, seed, out))
+            except UserError as error:
+                done.append(UserError(f"{entry.name} on {place.name}, seed {seed}: {error}"))
             bar.advance()
     return done
 
 
-def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -> Outcome:
+def _run(entry: Entry, place: LabelledSet, seed: int, out: Path) -> Outcome:
     recipe = load_recipe(entry.recipe, (*entry.changes, f"seed={seed}"))
     what = recipe.fingerprint() if entry.network == "trained" else recipe.network.model_dump_json()
     key = f"{entry.network} {place.images.absolute()} {place.labels and place.labels.absolute()} {what}"
@@ -151,7 +136,7 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
         outcome = replace(Outcome(**json.loads(kept.read_text())), entry=entry.name)
     else:
         began = time.monotonic()
-        _train(entry, place, seed, folder, out, threads)
+        _train(entry, place, seed, folder, out)
         outcome = _read_outcome(entry, place, seed, recipe.fingerprint(), folder, time.monotonic() - began)
         if shard_of("").first:
             with whole_file(kept) as scratch:
@@ -162,32 +147,16 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path, threads: int) -
     return replace(outcome, measured=measured, described=described)
 
 
-def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path, threads: int) -> None:
-    """In a process of its own, which gives all its memory back; the ranks of torchrun train together in theirs."""
-    changes = (*entry.changes, f"seed={seed}")
+def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path) -> None:
     options = TrainOptions(
-        changes=changes,
+        changes=(*entry.changes, f"seed={seed}"),
         labels=place.labels,
         resume=True,
         cache=out / "cache" / place.name,
         device=place.measuring.device,
         engine=place.measuring.engine,
     )
-    if torchrun_shard():
-        train(place.images, folder, entry.recipe, options)
-        return
-    # Modules never come from the current folder (-P).
-    command = [sys.executable, "-P", "-m", "insclr", "train", str(place.images), "--out", str(folder)]
-    command += ["--recipe", entry.recipe, "--cache", str(options.cache), "--resume"]
-    command += ["--device", options.device, "--engine", options.engine]
-    command += ["--labels", str(place.labels)] if place.labels else []
-    for change in changes:
-        command += ["--set", change]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
-    )
-    if ended.returncode:
-        raise UserError(f"{entry.name} on {place.name}, seed {seed}: {_explain_failure(ended)}")
+    train(place.images, folder, entry.recipe, options)
 
 
 PCA_IMAGES = 20_000  # at most so many training images, drawn at random, make the row ImageNet + PCA
@@ -261,13 +230,6 @@ def _measure(
             scratch.write_text(json.dumps(result.to_json()))
     found: dict[str, Any] = json.loads(kept.read_text())
     return found
-
-
-def _explain_failure(ended: subprocess.CompletedProcess[str]) -> str:
-    """The signal that ended a run, or the last line of its messages."""
-    if ended.returncode < 0:
-        return f"it was ended by {signal.Signals(-ended.returncode).name}"
-    return (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
 
 
 def _read_outcome(

@@ -115,13 +115,6 @@ def test_matched_points_lead_and_their_box_goes_before_that_of_the_ranking(tmp_p
     assert learn_matched_points(flat, rows, index, "auto") is None
 
 
-def test_a_chart_of_regions_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    command = ["evaluate", "nowhere", "--labels", "none.csv", "--chart", str(tmp_path / "c.html")]
-    result = CliRunner().invoke(app, [*command, "--ranking", "regions"])
-    assert isinstance(result.exception, UserError)
-    assert "--chart" in str(result.exception)
-
-
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:
     assert true_boxes(busy) == dict.fromkeys(range(2, 6), (0, 0, 0.5, 1))
     assert busy.query_boxes == (None,) * 6

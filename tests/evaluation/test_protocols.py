@@ -194,6 +194,13 @@ def test_instre_counts_from_one(tmp_path):
     assert trapezoid_metric(np.array([[2, 0, 1, 3]]), misread).means["map"] == pytest.approx(
         0.291667, abs=1e-6
     )
+    # MATLAB keeps one query, or one image, in a cell of one element.
+    one = {"gnd": entry, "imlist": names, "qimlist": np.array([["INSTRE-S1/x/q.jpg"]], dtype=object)}
+    scipy.io.savemat(tmp_path / "gnd_instre.mat", one)
+    alone = load_protocol("instre", tmp_path)
+    assert alone.queries.paths == ("INSTRE-S1/x/q.jpg",)
+    assert len(alone.database) == 4
+    assert alone.settings["all"][0].positives.tolist() == [2, 0]
     (tmp_path / "gnd_instre.mat").write_bytes(b"no matlab file")
     with pytest.raises(UserError, match="not the INSTRE ground truth"):
         load_protocol("instre", tmp_path)

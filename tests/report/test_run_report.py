@@ -104,24 +104,6 @@ def test_the_size_of_views_comes_with_its_reason(tmp_path):
     assert "Before round 1: views of 320 px, by the pixels of the photos." in Page(report(run)).text
 
 
-def test_settings_are_shown_with_the_comment_of_the_recipe(tmp_path):
-    page = Page(report(make_run(tmp_path)))
-    calibrated, fixed = page.text.split("Settings that the recipe fixed")
-    assert "a negative counts only above this" in calibrated  # margin = "auto"
-    # Each row: name and comment, then its value in round 1. What is "auto" was not fixed.
-    assert [line for line in fixed.split("The guard")[0].splitlines() if line] == [
-        "SettingRound 1",
-        "poolsize of the candidate pool",
-        "50",
-        "method.name",
-        "calibrated",
-        "method.weightsa file",
-        "a # b",
-        "loss.normalisesum or mean",
-        "mean",
-    ]
-
-
 def test_the_inspector_shows_the_start_and_the_state_after_each_round(tmp_path):
     records = [step(20, True), step(10, True, round_number=2)]
     run = make_run(tmp_path, records=records)

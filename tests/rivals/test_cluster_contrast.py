@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from helpers.seen_collection import batch_of, learn, measured_map, seen_collection, truth
 from insclr.errors import UserError
-from insclr_rivals.cluster_contrast import ClusterContrast, ClusterContrastSettings, follow, reliable
+from insclr_rivals.cluster_contrast import ClusterContrast, ClusterContrastSettings, follow
 
-_SETTINGS = ClusterContrastSettings(k1=8, k2=3, min_images=3, images_per_tuple=3)
+_SETTINGS = ClusterContrastSettings(k1=9, k2=3, min_images=3, images_per_tuple=3)
 
 
 def test_the_loss_and_the_memory_image_by_image(tmp_path: Path) -> None:
@@ -72,19 +71,6 @@ def test_an_epoch_without_clusters_keeps_the_last_ones(
     method.begin_epoch(1, start.plain, start.ranks)
     assert torch.equal(method.state_dict()["of_image"], before)
     assert "fewer than two clusters" in caplog.text
-
-
-def test_unreliable_clusters_are_taken_out_by_hand() -> None:
-    clusters = np.array([0, 0, 0, 1, 1, 2, 2, -1])
-    looser = np.array([0, 0, 0, 1, 1, 1, 1, -1])  # 1 and 2 run together
-    tighter = np.array([0, 0, -1, 1, 1, 2, 2, -1])  # the third image of 0 falls off
-    kept, least = reliable(clusters, looser, tighter, least_independence=0.6)
-    assert least == 0.6
-    np.testing.assert_array_equal(kept, [0, 0, -1, -1, -1, -1, -1, -1])
-    # The first epoch sets the threshold so that nine tenths of the clusters pass: here, all of them.
-    kept, least = reliable(clusters, looser, tighter, None)
-    assert least == 0.5
-    np.testing.assert_array_equal(kept, [0, 0, -1, 1, 1, 2, 2, -1])
 
 
 def test_a_centre_moves_by_its_momentum() -> None:

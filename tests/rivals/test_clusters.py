@@ -1,4 +1,4 @@
-"""k-means and DBSCAN, against dense slow versions and on degenerate collections."""
+"""k-means, DBSCAN and k-reciprocal distances, against dense slow versions and on degenerate collections."""
 
 import math
 
@@ -11,11 +11,11 @@ from torch.nn.functional import normalize
 
 from insclr_rivals.clusters import (
     Clusters,
-    agreement,
     cluster_count,
     concentration,
     dbscan,
     group_means,
+    jaccard_distances,
     k_means,
 )
 
@@ -95,13 +95,48 @@ def test_dbscan_of_nothing_near_and_of_everything_near() -> None:
     np.testing.assert_array_equal(dbscan(everything, 0.5, 4), [0] * 5)
 
 
-def test_agreement_of_clusters_by_hand() -> None:
-    found = agreement(np.array([0, 0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1, -1]))
-    # {a b c} and {a b}: 2 of 3. c: {a b c} and {c d e}: 1 of 5. d, e: {d e} and {c d e}: 2 of 3. Alone: 1.
-    np.testing.assert_allclose(found, [2 / 3, 2 / 3, 1 / 5, 2 / 3, 2 / 3, 1])
-
-
 def test_the_mean_of_a_group_leaves_out_what_belongs_to_none() -> None:
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0], [0.0, -2.0]])
     found = group_means(rows, torch.tensor([0, 0, -1, 1]))
     torch.testing.assert_close(found, torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, -1.0]]))
+
+
+def test_sparse_jaccard_distances_equal_dense_ones() -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    found = jaccard_distances(rows, k1=10, k2=4).toarray()
+    expected = _dense_jaccard(rows, k1=10, k2=4)
+    # What is not stored is as far as can be.
+    found[(found == 0) & (expected == 1)] = 1
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    near = jaccard_distances(rows, k1=10, k2=4, largest=0.6).toarray()
+    np.testing.assert_allclose(near, np.where(expected <= 0.6, expected, 0), atol=1e-5)
+
+
+def _dense_jaccard(rows: np.ndarray, k1: int, k2: int) -> np.ndarray:
+    """Zhong et al. 2017 with whole matrices and sets, image by image; k1 counts the image, as in the code of SpCL."""
+    count = len(rows)
+    similar = rows @ rows.T
+    order = [[j for j in np.argsort(-similar[i], kind="stable").tolist() if j != i] for i in range(count)]
+
+    def reciprocal(i: int, k: int) -> set[int]:
+        return {j for j in order[i][:k] if i in order[j][:k]} | {i}
+
+    encoded = np.zeros((count, count))
+    for i in range(count):
+        first = reciprocal(i, k1 - 1)
+        whole = set(first)
+        for j in first:
+            half = reciprocal(j, round(k1 / 2))
+            if len(half & first) > 2 / 3 * len(half):
+                whole |= half
+        members = sorted(whole)
+        weights = np.exp(-(2 - 2 * similar[i, members]))
+        encoded[i, members] = weights / weights.sum()
+    mean = np.stack([encoded[[i, *order[i][: k2 - 1]]].mean(0) for i in range(count)])
+    distances = np.empty((count, count))
+    for i in range(count):
+        for j in range(count):
+            smaller, larger = np.minimum(mean[i], mean[j]).sum(), np.maximum(mean[i], mean[j]).sum()
+            distances[i, j] = 1 - smaller / larger
+    return np.maximum(distances, 0)

@@ -29,6 +29,21 @@ def test_diffusion_stays_on_the_arc_where_distance_jumps_over() -> None:
     assert torch.equal(found["space"][5], cosines[5].sort(descending=True, stable=True).indices[:40])
 
 
+def test_the_diffusion_is_the_published_one() -> None:
+    """Alpha 0.99 on the graph of 50 mutual neighbours, from the image alone (Iscen et al. 2018)."""
+    rows = normalize(torch.randn(520, 12, generator=torch.Generator().manual_seed(0)), dim=1).double()
+    cosines = (rows @ rows.T).fill_diagonal_(-2)
+    near = torch.zeros_like(cosines).scatter_(1, cosines.topk(50).indices, 1.0)
+    graph = near * near.T * cosines.clamp(min=0) ** 3
+    scale = graph.sum(1) ** -0.5
+    solved = torch.linalg.inv(torch.eye(520).double() - 0.99 * scale[:, None] * graph * scale)
+    found = nearest_both_ways(rows.float(), 40)["manifold"]
+    solved.fill_diagonal_(-1)
+    expected = solved.topk(40).indices
+    same = [len(set(a) & set(b)) for a, b in zip(found.tolist(), expected.tolist(), strict=True)]
+    assert sum(same) > 0.97 * 40 * 520  # twenty steps of conjugate gradients against the exact inverse
+
+
 def test_what_the_two_disagree_on_is_what_a_tuple_holds(tmp_path: Path) -> None:
     start = seen_collection(tmp_path, spread=0.9)
     method = ManifoldMining(_SETTINGS)

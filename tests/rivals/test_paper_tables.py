@@ -157,7 +157,7 @@ def test_a_table_on_own_sets_is_made_once_and_kept(small_collection: Path, tmp_p
         ("photos", {"data": ("labels.csv",)}, "Give either IMAGES"),
         ("photos", {"benchmarks": ("roxford5k",)}, "is not NAME=DIR"),
         ("photos", {"benchmarks": ("roxford5k=nowhere",)}, "is not NAME=DIR"),
-        ("photos", {"benchmarks": ("roxford5k=.",), "layers": "late"}, "leave --budget and --layers out"),
+        ("photos", {"benchmarks": ("roxford5k=.",), "layers": "late"}, "leave --layers out"),
     ],
 )
 def test_what_a_table_cannot_be_made_of_is_refused(

@@ -8,7 +8,7 @@ import typer
 
 from insclr.cli import app, tell_when_stopped
 from insclr.cli.flags import Images, ModelName, command, list_given
-from insclr.errors import OtherShardsMissing, UserError
+from insclr.errors import OtherShardsMissing
 from insclr.options import SHARD_HELP, EvaluateOptions, LoadOptions
 
 LabelsHelp = "CSV with columns path, instance[, role]."
@@ -47,15 +47,8 @@ def evaluate(
     options: EvaluateOptions,
     labels: Annotated[Path | None, typer.Option(help=LabelsHelp)] = None,
     json_file: JsonFile = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="HTML page: reliability of the score. With --labels.")
-    ] = None,
 ) -> None:
     """Measure a model: leave-one-out over a labels file, or a public protocol."""
-    if chart is not None and labels is None:
-        raise UserError("--chart draws what --labels measure: a protocol has no score.")
-    if chart is not None and options.ranking == "regions":
-        raise UserError("--chart draws the score of whole images: leave out --ranking regions, or --chart.")
     tell_when_stopped(
         lambda: (
             "Descriptors made so far are kept in --parts. Run the same command to continue."
@@ -70,12 +63,6 @@ def evaluate(
     except OtherShardsMissing as unfinished:
         typer.echo(str(unfinished))
         return
-    if chart is not None:
-        from insclr.evaluation.results import LabelResult
-        from insclr.report.comparison import write_reliability
-
-        assert isinstance(result, LabelResult)
-        write_reliability(result, chart, title=f"{model} on {labels}")
     typer.echo(result.table())
     _write_json(json_file, result.to_json())
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-Augmentation = Literal["paper", "simclr", "moco-v2", "byol", "swav"]
+Augmentation = Literal["paper", "simclr", "moco-v2", "byol", "swav", "deepcluster"]
 _PUBLISHED_SIDE = 224  # the side for which the strength of the blur was chosen
 _GREY = torch.tensor([0.299, 0.587, 0.114])
 _ATTEMPTS = 10  # after so many shapes that do not fit into the image, the largest one that fits is taken
@@ -93,6 +93,8 @@ PUBLISHED: dict[str, tuple[Photometry, ...]] = {
         Photometry(0.4, 0.4, 0.2, 0.1, blur=0.1, solarise=0.2),
     ),
     "swav": (Photometry(0.8, 0.8, 0.8, 0.2, blur=0.5),),
+    # As in OpenSelfSup, without its rotation by two degrees; Caron et al. (2018) have crops and flips alone.
+    "deepcluster": (Photometry(0.4, 0.4, 1.0, 0.5, blur=0.0, jitter=1.0),),
 }
 
 

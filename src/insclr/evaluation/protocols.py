@@ -111,8 +111,12 @@ def load_instre(root: Path, ground_truth: Path | None = None) -> RetrievalProtoc
     file = ground_truth_file(root, ground_truth, "gnd_instre.mat", INSTRE_SOURCE)
     try:
         content = scipy.io.loadmat(file, simplify_cells=True)
-        database, queries = [str(n) for n in content["imlist"]], [str(n) for n in content["qimlist"]]
-        truth = [(as_ids(entry["ok"]) - 1, as_box(entry["bbx"])) for entry in content["gnd"]]
+        # A cell of one element comes as that element.
+        database, queries = (
+            [str(name) for name in np.atleast_1d(content[key])] for key in ("imlist", "qimlist")
+        )
+        entries = [content["gnd"]] if isinstance(content["gnd"], dict) else content["gnd"]
+        truth = [(as_ids(entry["ok"]) - 1, as_box(entry["bbx"])) for entry in entries]
     # scipy passes on whatever a damaged file makes its parser do
     except (MatReadError, LookupError, TypeError, ValueError, RuntimeError, OSError, zlib.error) as error:
         raise UserError(

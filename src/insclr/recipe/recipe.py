@@ -164,7 +164,7 @@ class RoundRecipe(Table):
     crop: tuple[float, float] = setting(
         (0.4, 1.0), "augmented view: least and largest share of the image's area"
     )
-    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav"] = setting(
+    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav", "deepcluster"] = setting(
         "paper", "what is done to an augmented view beside crop and flip: nothing (paper), or as published"
     )
     cached_views: int = setting(

@@ -6,12 +6,10 @@ from typing import Any
 
 from insclr.report.charts import short
 from insclr.report.page import duration
-from insclr.report.run_record import Record, RunRecord
+from insclr.report.run_record import RunRecord
 
 # "margin = 0.203: 10% of random pairs are more similar"
 _REASON = re.compile(r"(\w+) = ([^:]+): (.+)", re.DOTALL)
-# A line of a recipe, `key = value   # what the key does`; a # inside quotes belongs to the value.
-_SETTING = re.compile(r'(\w+) = (?:"(?:\\.|[^"\\])*"|[^"#])*#\s*(.+)')
 # Guard events with one of these actions changed nothing; all others are shown at the top of the page.
 _QUIET = {"ok", "none", "keep", "kept", "pass", "passed", "continue"}
 
@@ -27,22 +25,20 @@ class Card:
 
 @dataclass(frozen=True)
 class Setting:
-    """A row of settings: its value in every round, and why."""
+    """A measured setting: its value in every round, and why."""
 
     name: str
-    about: str
     values: list[str]
-    why: str = ""
+    why: str
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Numbers measured on the collection, and settings that the recipe fixed."""
+    """Numbers measured on the collection."""
 
     rounds: list[int]
     calibrated: list[Setting]
     remarks: list[str]
-    fixed: list[Setting]
     initial_fc_weight: float  # of the initial FC in the final average; 0 where they were not averaged
     renewed: bool  # the FC of the model was computed again after the last round
 
@@ -129,17 +125,15 @@ def calibration(run: RunRecord) -> Calibration | None:
             values.setdefault(name, {})[number] = value.strip()
             if because not in why.setdefault(name, []):
                 why[name].append(because)
-    docs = _read_comments(run.recipe_text)
     initial_fc_weight = run.recipe.get("network", {}).get("initial_fc_weight", 0.0)
     renewed = any(event.get("event") == "renewed" for event in run.events)
     return Calibration(
         rounds=list(starts),
         calibrated=[
-            Setting(name, _about(name, docs), [by_round.get(n, "") for n in starts], "; ".join(why[name]))
+            Setting(name, [by_round.get(n, "") for n in starts], "; ".join(why[name]))
             for name, by_round in values.items()
         ],
         remarks=remarks,
-        fixed=_fixed_settings(run, list(starts), docs),
         # Without a step the FC still is the initial one.
         initial_fc_weight=initial_fc_weight if run.finished and run.steps and not renewed else 0.0,
         renewed=renewed,
@@ -164,41 +158,6 @@ def _seconds(run: RunRecord) -> tuple[float, str]:
     if whole:
         return float(whole[-1]), "from start to end"
     return sum(one.seconds for one in run.rounds), "of training"
-
-
-def _fixed_settings(run: RunRecord, rounds: list[int], docs: dict[str, str]) -> list[Setting]:
-    """Settings of the method, the loss and the pool of every round, except those that are measured."""
-    tables = [_settings(one.recipe) for one in run.rounds if one.number in rounds]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    return [
-        Setting(name, _about(name, docs), [_value(table[name]) if name in table else "" for table in tables])
-        for name in names
-    ]
-
-
-def _settings(round_recipe: Record) -> Record:
-    settings = {"pool": round_recipe["pool"]} if "pool" in round_recipe else {}
-    for part, table in round_recipe.items():
-        if isinstance(table, dict):
-            settings |= {f"{part}.{key}": value for key, value in table.items()}
-    return {name: value for name, value in settings.items() if value != "auto"}
-
-
-def _read_comments(recipe_text: str) -> dict[str, str]:
-    """The comment of each key of a round, by its name within the round (`pool`, `loss.margin`)."""
-    docs: dict[str, str] = {}
-    table = ""
-    for line in recipe_text.splitlines():
-        if line.startswith("["):
-            table = line.strip("[] ")
-        elif (found := _SETTING.fullmatch(line)) and table.split(".")[0] == "rounds":
-            docs[f"{table}.{found[1]}".removeprefix("rounds.")] = found[2]
-    return docs
-
-
-def _about(name: str, docs: dict[str, str]) -> str:
-    """The comment of a key; reasons name a key without its table."""
-    return next((text for key, text in docs.items() if key == name or key.endswith(f".{name}")), "")
 
 
 def _value(value: Any) -> str:

@@ -93,11 +93,11 @@ def diffusion(
     seeds = np.maximum(near, 0) ** gamma  # (queries, query_k)
     scores = np.full(ranking.ids.shape, -np.inf, dtype=np.float32)
     own = ranking.own_rows
-    graph = _mutual_graph(database, k, gamma)
+    graph = diffusion_graph(database, k, gamma)
     rows = max(1, _SOLVER_VALUES // len(database))
     for start in range(0, len(queries), rows):
         block = slice(start, start + rows)
-        reached = _solve(graph, first[block], seeds[block], own[block])
+        reached = solve_diffusion(graph, first[block], seeds[block], own[block])
         scores[block] = np.take_along_axis(reached, ranking.ids[block], axis=1)
     scores[scores <= 0] = -np.inf
     return reorder(ranking, scores)
@@ -124,8 +124,13 @@ def _diffuse_truncated(
     return reorder(ranking, scores)
 
 
-def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scores:
-    """Conjugate gradients for all queries at once; each query's own node is taken out of the graph for it."""
+def solve_diffusion(
+    graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids, alpha: float = _ALPHA
+) -> Scores:
+    """Solve (1 - alpha S) f = y for all queries at once by conjugate gradients: (queries, nodes).
+
+    y has the `seeds` (queries, n) at the nodes `first`; each query's `own` node (-1: none) is taken out of the graph.
+    """
     nodes, queries = graph.shape[0], len(first)
     columns = np.arange(queries)
     y = np.zeros((nodes, queries), dtype=np.float32)
@@ -137,7 +142,7 @@ def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scor
     for _ in range(_STEPS):
         if (energy <= 1e-12 * start).all():
             break
-        step = p - _ALPHA * (graph @ p)
+        step = p - alpha * (graph @ p)
         step[own[inside], columns[inside]] = 0
         length = energy / np.maximum((p * step).sum(axis=0), 1e-30)
         f, r = f + length * p, r - length * step
@@ -149,7 +154,7 @@ def _solve(graph: sparse.csr_array, first: Ids, seeds: Scores, own: Ids) -> Scor
 _graphs: dict[tuple[int, int, float], sparse.csr_array] = {}  # by the id of an array, while it lives
 
 
-def _mutual_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
+def diffusion_graph(database: Descriptors, k: int, gamma: float) -> sparse.csr_array:
     """The graph of mutual neighbours, weighted by similarity ** gamma and normalised by the degrees.
 
     It is kept as long as the array lives: a measurement ranks many queries against one array.
