@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from helpers.called import call, status_of
+from helpers.clients import client_of
+from helpers.drawn_store import make_store
 
 SMALL = "rounds.steps=5 rounds.epochs=0 workers=0 network.dim=16 descriptor.size=32 rounds.plain_size=32"
 SMALL += " rounds.augmented_size=32 rounds.tuples=4 rounds.method.neighbours=2 rounds.method.pool=10"
@@ -230,3 +232,22 @@ def test_descriptors_of_another_length_than_their_paths(
     np.savez(tmp_path / "d.npz", **held)  # type: ignore[arg-type]
     said = refusal(capsys, "embed", made / "run", small_collection, "--out", tmp_path / "d.npz")
     assert "not of one length" in said
+
+
+def test_the_page_on_a_full_disk_keeps_what_it_has(disk: Path) -> None:
+    served = make_store(disk, things=2, views=3)
+    client, first = client_of(served), served.store.ids()[0]
+    skip = {"fingerprint": served.store.info.fingerprint, "query": f"0:{first}"}
+    assert client.post("/api/stores/0/teach/skip", json=skip).status_code == 200
+    fill(disk)
+    for _ in range(100):  # the log of the database may have some room left
+        answer = client.post("/api/stores/0/teach/skip", json=skip)
+        if answer.status_code != 200:
+            break
+    assert answer.status_code == 507
+    assert "No space left" in answer.json()["detail"]
+    assert str(disk) not in answer.text
+    kept = len(served.store.journal())
+    (disk / "filler").unlink()
+    assert client.post("/api/stores/0/teach/skip", json=skip).status_code == 200
+    assert len(served.store.journal()) == kept + 1

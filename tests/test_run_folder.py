@@ -104,6 +104,33 @@ def test_a_run_folder_of_an_earlier_version_keeps_its_feedback(tmp_path):
     assert kept_answers(run.path) == "/old"
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("images.json", '["a.jpg"]'),
+        ("images.json", '{"root": 3, "paths": ["a.jpg"]}'),
+        ("images.json", '{"root": "/p", "paths": 3}'),
+        ("options.json", "7"),
+        ("start.json", '{"size": {"core": "many"}}'),
+        ("start.json", '{"size": {"other": 1}}'),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(name, content, tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    (run.path / name).write_text(content)
+    read = {"images.json": lambda: run.images(None), "start.json": run.size}
+    with pytest.raises(UserError, match=rf"{name} is damaged"):
+        read.get(name, lambda: run.option("images"))()
+
+
+def test_a_damaged_log_gives_its_good_records(tmp_path):
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    good = {"round": 1, "step": 5, "event": "end", "steps": 5}
+    lines = ['{"round": [1], "step": 3}', json.dumps(good), "[" * 100_000, '{"round": 1, "st']
+    (run.path / "metrics.jsonl").write_text("\n".join(lines))
+    assert run.kept_rounds() == {1}
+
+
 def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"not a run folder.*recipe\.toml"):
         RunReader(tmp_path)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from insclr.tracking import Tracker, read_metrics
 
 
@@ -41,3 +43,25 @@ def test_a_round_without_a_checkpoint_begins_its_story_anew(tmp_path: Path) -> N
     (tmp_path / "metrics.jsonl").open("a").write('{"round": 2, "st')  # half a line: killed while writing
     Tracker(tmp_path, after=(2, -1)).close()
     assert places(tmp_path) == [(1, 20, "end")]
+
+
+def test_the_log_goes_on_where_there_can_be_no_curves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorboard").write_text("no folder")
+    tracker = Tracker(tmp_path)
+    tracker.step(1, 10, loss=0.5)
+    tracker.close()
+    assert "there are no curves" in caplog.text
+    (tmp_path / "tensorboard").unlink()
+    later = Tracker(tmp_path, after=(1, 10))
+
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "events")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", fail)
+    later.step(1, 20, loss=0.4)
+    later.step(1, 30, loss=0.3)
+    later.close()
+    assert caplog.text.count("curves end here") == 1
+    assert places(tmp_path) == [(1, 10, None), (1, 20, None), (1, 30, None)]

@@ -14,12 +14,13 @@ import stat
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from insclr.errors import WHERE_IT_RUNS, UserError
 
+Value = TypeVar("Value")
 _PART = ".part"
 _BEGAN = time.time()
 _NEARLY_FULL = 64_000_000  # bytes
@@ -72,11 +73,14 @@ def is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 (Path.exists raises where a name is too long)
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file that we wrote; UserError when it is damaged."""
+def read_json(path: Path, read: Callable[[dict[str, Any]], Value]) -> Value:
+    """What `read` makes of the object in a JSON file that we wrote; UserError when it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("no object")
+        return read(found)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} is damaged ({error}): restore it, or make the folder that it lies in again."
         ) from error

@@ -96,7 +96,7 @@ class _Folder:
         file = self._inspection_file(round_number, moment)
         if moment == "end" and not file.exists():
             file = self._inspection_file(round_number + 1, "start")
-        return dict(read_json(file)) if file.exists() else None
+        return read_json(file, dict) if file.exists() else None
 
     def pair_trust(self) -> PairTrust:
         """Whether mined pairs may be learned from: untested until a round was kept, unless they are untrusted."""
@@ -227,12 +227,13 @@ class RunFolder(_Folder):
 
     def size(self) -> InstanceSize:
         """How many images an instance has, as estimated with the initial FC."""
-        start = _read_json(self.path / _START)
-        return InstanceSize(**start["size"]) if start else UNKNOWN
+        file = self.path / _START
+        return read_json(file, _read_size) if file.exists() else UNKNOWN
 
     def initial_fc_reasons(self) -> list[str]:
         """Why the initial FC is what it is."""
-        return list(_read_json(self.path / _START).get("reasons", ()))
+        file = self.path / _START
+        return read_json(file, lambda start: list(start.get("reasons", ()))) if file.exists() else []
 
     def save_pair_trust(self, trust: PairTrust) -> None:
         """Record the result of the consistency test."""
@@ -285,7 +286,9 @@ def kept_recipe(path: Path) -> Path | None:
 def kept_answers(path: Path) -> str | None:
     """The store whose answers the run in `path` learns from; None where it has none."""
     old = path / _OLD_ANSWERS
-    return str(read_json(old)["store"]) if old.exists() else _Folder(path).option("answers")
+    if not old.exists():
+        return _Folder(path).option("answers")
+    return read_json(old, lambda kept: str(kept["store"]))
 
 
 def has_feedback(path: Path) -> bool:
@@ -305,12 +308,19 @@ def _write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 def _read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is no file."""
-    return dict(read_json(file)) if file.exists() else {}
+    return read_json(file, dict) if file.exists() else {}
+
+
+def _read_size(start: dict[str, Any]) -> InstanceSize:
+    return InstanceSize(**{name: int(value) for name, value in start["size"].items()})
 
 
 def _read_images(file: Path) -> ImageList:
-    kept = read_json(file)
-    return ImageList(Path(kept["root"]), tuple(kept["paths"]), not_read=kept.get("not_read", {}))
+    def read(kept: dict[str, Any]) -> ImageList:
+        not_read = {str(kind): int(count) for kind, count in kept.get("not_read", {}).items()}
+        return ImageList(Path(kept["root"]), tuple(map(str, kept["paths"])), not_read=not_read)
+
+    return read_json(file, read)
 
 
 def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:

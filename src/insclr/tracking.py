@@ -2,11 +2,14 @@
 
 import importlib.util
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from insclr.files import whole_file
+
+_log = logging.getLogger(__name__)
 
 
 class Tracker:
@@ -25,9 +28,8 @@ class Tracker:
     def step(self, round_number: int, step: int, **values: float) -> None:
         """Note the numbers of a training step."""
         self._write({"round": round_number, "step": step, **values})
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(f"round-{round_number}/{name}", value, step)
+        for name, value in values.items():
+            self._to_board("add_scalar", f"round-{round_number}/{name}", value, step)
 
     def event(self, round_number: int, event: str, step: int = -1, **values: Any) -> None:
         """Note something that happened before `step`: a start, an evaluation, what calibration chose."""
@@ -41,8 +43,17 @@ class Tracker:
         """Sync and close."""
         self.sync()
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        self._to_board("close")
+
+    def _to_board(self, method: str, *arguments: Any) -> None:
+        """Call TensorBoard's writer. Its curves are a copy of the log: without a disk for them the run goes on."""
+        if self._board is None:
+            return
+        try:
+            getattr(self._board, method)(*arguments)
+        except OSError as error:
+            _log.warning("TensorBoard's curves end here: %s", error)
+            self._board = None
 
     def _write(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
@@ -81,9 +92,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue  # a run that is being written, or was killed, may end in half a line
-        if isinstance(record, dict) and {"round", "step"} <= record.keys():
+        if isinstance(record, dict) and all(isinstance(record.get(name), int) for name in ("round", "step")):
             records.append(record)
     return records
 
@@ -93,4 +104,8 @@ def _open_board(folder: Path) -> Any:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder))
+    try:
+        return SummaryWriter(str(folder))
+    except OSError as error:
+        _log.warning("there are no curves for TensorBoard: %s", error)
+        return None

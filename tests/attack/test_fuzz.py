@@ -23,6 +23,8 @@ from insclr.evaluation.safe_pickle import load_pickle
 from insclr.model.model_file import load_model, save_model
 from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe, recipe_names, to_toml
+from insclr.run_folder import RunFolder, RunReader, kept_answers
+from insclr.store.store_models import read_models
 from insclr.store.where import meets, parse_where, to_milvus
 
 Note = Callable[[str, str, str], None]
@@ -160,6 +162,47 @@ def test_pickle(fuzz: Callable[..., None], tmp_path: Path) -> None:
         load_pickle(tmp_path / "gnd.pkl")
 
     fuzz("ground-truth pickle", st.one_of([changed(one) for one in good]), attempt)
+
+
+def test_files_of_a_run_and_of_a_store(fuzz: Callable[..., None], tmp_path: Path) -> None:
+    """The JSON files of a run and of a store: changed bytes, and any values under the names that are read."""
+    (tmp_path / "models").mkdir()
+    good = {
+        "run/options.json": {"images": "/photos", "answers": "/store", "size": "224"},
+        "run/images.json": {"root": "/photos", "paths": ["a.jpg", "b.jpg"], "not_read": {"text": 3}},
+        "run/start.json": {"size": {"core": 4, "whole": 8, "reach": 12}, "reasons": ["one"]},
+        "run/measured.json": {"proof": [1, 2]},
+        "run/pair_trust.json": {"trust": "trusted"},
+        "run/metrics.jsonl": {"round": 1, "step": 3, "event": "end", "steps": 5, "action": "step back"},
+        "models/models.json": {"current": 2, "before": 1, "last": 2},
+    }
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    )
+    contents = {
+        name: changed(json.dumps(value).encode())
+        | st.fixed_dictionaries(dict.fromkeys(value, values)).map(lambda one: json.dumps(one).encode())
+        | values.map(lambda one: json.dumps(one).encode())
+        for name, value in good.items()
+    }
+    inputs = st.sampled_from(list(good)).flatmap(lambda name: st.tuples(st.just(name), contents[name]))
+    run = RunFolder(tmp_path / "run", Recipe(), resume=False)
+    readers: list[Callable[[], object]] = [
+        *(run.size, run.initial_fc_reasons, run.pair_trust, run.kept_rounds),
+        *(lambda: run.images(None), lambda: RunReader(run.path).read_measured()),
+        *(lambda: run.option("images"), lambda: kept_answers(run.path), lambda: read_models(tmp_path)),
+    ]
+
+    def attempt(value: tuple[str, bytes]) -> None:
+        for name, content in good.items():
+            (tmp_path / name).write_text(json.dumps(content))
+        (tmp_path / value[0]).write_bytes(value[1])
+        for read in readers:
+            with contextlib.suppress(UserError):
+                read()
+
+    fuzz("JSON of a run folder and of a store's models", inputs, attempt)
 
 
 def test_model_header(fuzz: Callable[..., None], tmp_path: Path) -> None:

@@ -127,11 +127,12 @@ class Teacher(threading.Thread):
         content: dict[str, dict[str, object]] = {
             "name": {"name": f"thing of {dice.randrange(10**6)}"},
             "remove": shown | {"refs": dice.sample(refs, 1)},
-            "split": shown | {"refs": refs[: len(refs) // 2], "name": "a half"},
+            "split": shown | {"refs": refs[: len(refs) // 2], "name": f"half {dice.randrange(10**6)}"},
             "merge": {"into": other},
             "hide": {"hidden": dice.random() < 0.5},
         }
-        return f"/things/{thing}/{act}", content[act]
+        chosen = {"remove": "/photos/remove", "split": "/photos/name"}
+        return chosen.get(act, f"/things/{thing}/{act}"), content[act]
 
 
 def test_the_server_while_people_teach(tmp_path: Path, kills: int, note: Note) -> None:

@@ -86,3 +86,21 @@ def test_ranks_other_than_the_first_leave_the_measuring_to_it(
     with pytest.raises(OtherShardsMissing, match="rank 1 of 2 is done; the first one puts all together"):
         DescriptorParts(model, tmp_path / "parts", Shard(2, 2, rank=True)).share(lists)
     DescriptorParts(model, tmp_path / "parts", Shard(1, 2, rank=True)).share(lists)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half", None])
+def test_a_damaged_part_is_described_again(
+    content: bytes | None,
+    model: OpenedModel,
+    small_collection: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    images = list_images(small_collection).subset(range(4))
+    whole = DescriptorParts(model, tmp_path)(images, None)
+    (part,) = tmp_path.glob("*.npz")
+    flipped = bytearray(part.read_bytes())
+    flipped[len(flipped) // 3] ^= 1
+    part.write_bytes(flipped if content is None else content)
+    np.testing.assert_array_equal(DescriptorParts(model, tmp_path)(images, None), whole)
+    assert "described again" in caplog.text

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,20 @@ def test_what_was_said_is_there_after_opening_again_and_an_entry_is_kept_once(st
     assert said.things == {"t": Thing("t", "Ann's mug", images=["a", "q"])}
     assert said.name_of("q") == "Ann's mug"
     assert [(link.one, link.other, link.same) for link in said.links] == [("q", "a", True), ("q", "b", False)]
+
+
+def test_a_clock_that_was_set_back_keeps_the_order_of_acts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append(made.name_thing("t", "old", ["a"]))
+    yesterday = time.time_ns() - 86_400_000_000_000
+    monkeypatch.setattr("insclr.store.rows._latest", "")  # as in a new process
+    monkeypatch.setattr("insclr.store.rows.time.time_ns", lambda: yesterday)
+    assert read_feedback(store).name_of("a") == "old"
+    store.append(made.name_thing("t", "new", []))
+    assert read_feedback(store).name_of("a") == "new"
+    made.undo(store)
+    assert read_feedback(store).name_of("a") == "old"
 
 
 def test_undo_takes_back_the_last_entry_or_a_named_one(store: Store) -> None:

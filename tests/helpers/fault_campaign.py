@@ -59,12 +59,12 @@ class Campaign:
         return f"{len(faults)} faults in {sum(calls.values())} calls: {ended}; 0 tracebacks, 0 lost, repeated equal"
 
     def _file(self, most: int | None) -> Path:
-        """Where results are kept; those that went well with this code are read."""
+        """Where results are kept; those of this code are read."""
         file = ROOT / "build" / "faults" / f"{self.name}-{'all' if most is None else most}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         code, *lines = file.read_text().splitlines() if file.exists() else [""]
         if code == _code():
-            self.found = {fault: (status, said) for fault, status, said in map(json.loads, lines) if not said}
+            self.found = {fault: (status, said) for fault, status, said in map(json.loads, lines)}
         else:
             file.write_text(f"{_code()}\n")
         return file
@@ -83,7 +83,8 @@ class Campaign:
                 self.require_equal()
                 said = ""
         except Exception as error:
-            said = f"{type(error).__name__} {error}"[:3000]
+            said = f"{type(error).__name__} {error}"
+            said = said if len(said) < 2000 else f"{said[:500]} [...] {said[-1500:]}"
         self.found[str(fault)] = ended.status, said
 
 

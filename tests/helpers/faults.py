@@ -177,7 +177,7 @@ def _act(stores: list, options: Any, _: object) -> None:
             | {"query": rows[0], "result": rows[1], "rank": 1, "model": shown["fingerprint"], "same": True},
         ),
         "name": (f"things/{one}/name", {"name": "another name"}),
-        "remove": (f"things/{two}/remove", shown | {"refs": [rows[2]]}),
+        "remove": ("photos/remove", shown | {"refs": [rows[2]]}),
         "merge": (f"things/{one}/merge", {"into": two, "name": "one name"}),
         "hide": (f"things/{two}/hide", {"hidden": True}),
         "undo": ("undo", {}),

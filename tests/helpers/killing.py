@@ -125,7 +125,7 @@ def rows_of(store: Path) -> Rows:
         }
     finally:
         opened.close()
-    with sqlite3.connect(store / "rows.sqlite") as database:
+    with sqlite3.connect((opened.folder or store) / "rows.sqlite") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     return found
 

@@ -34,8 +34,10 @@ serve([store], ServeOptions(**json.loads(sys.argv[2])))
 class Server:
     """A running server."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, temporary: Path | None = None) -> None:
+        """`temporary` is where the process writes temporary files, if it has a folder of its own."""
         self.process = process
+        self._temporary = temporary
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
 
@@ -53,6 +55,16 @@ class Server:
     def own_memory(self) -> int:
         """Resident bytes of the server alone."""
         return _resident(self.process.pid)
+
+    def descriptors(self) -> int:
+        """Files and connections that the server has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def temporary_files(self) -> int:
+        """Files in the folder for temporary files, and deleted ones that the server has open."""
+        opened = Path(f"/proc/{self.process.pid}/fd").iterdir()
+        deleted = sum(os.path.lexists(one) and str(one.readlink()).endswith(" (deleted)") for one in opened)
+        return deleted + (len(list(self._temporary.rglob("*"))) if self._temporary else 0)
 
     def decoders(self) -> list[int]:
         """The processes that decode."""

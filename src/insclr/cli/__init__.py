@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,7 @@ def main() -> None:
     shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[shown])
     logging.getLogger("insclr.engine").setLevel(logging.INFO)  # one line names the engine
+    threading.excepthook = _report_thread
     tell_when_stopped(lambda: _CONTINUE)
     progress.as_json = False
     errors.in_shell = True
@@ -174,6 +176,14 @@ def main() -> None:
         if sentence is None:
             raise
         _end(sentence, 2)
+
+
+def _report_thread(failed: threading.ExceptHookArgs) -> None:
+    """A library's thread that cannot write (TensorBoard's) is one line."""
+    if isinstance(failed.exc_value, OSError):
+        logging.getLogger(__name__).warning("%s", failed.exc_value)
+    else:
+        threading.__excepthook__(failed)
 
 
 def _require_text(arguments: list[str]) -> None:

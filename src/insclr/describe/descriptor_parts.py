@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import logging
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from insclr.files import whole_file
 from insclr.recipe import DescriptorRecipe
 from insclr.shards import Shard, left_to_do
 
+_log = logging.getLogger(__name__)
 IMAGES_PER_PART = 2048
 Boxes = Sequence[Box | None] | None
 Lists = Sequence[tuple[ImageList, Boxes]]
@@ -90,10 +94,15 @@ class DescriptorParts:
     def _read(self, images: ImageList, boxes: Boxes, part: range) -> Descriptors:
         file = None if self._folder is None else self._file(images, boxes, part)
         if file is not None and file.exists():
-            with np.load(file, allow_pickle=False) as kept:
-                for path, reason in json.loads(str(kept["skipped"])):
+            try:
+                with np.load(file, allow_pickle=False) as kept:
+                    known: list[tuple[str, str]] = json.loads(str(kept["skipped"]))
+                    found: Descriptors = kept["descriptors"]
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                _log.warning("%s cannot be read (%s): its images are described again", file, error)
+            else:
+                for path, reason in known:
                     self.skipped.add(path, reason)
-                found: Descriptors = kept["descriptors"]
                 return found
         own = None if boxes is None else [boxes[i] for i in part]
         skipped = Skipped()

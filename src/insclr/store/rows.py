@@ -1,7 +1,9 @@
 """The rows of a store, the journal of its feedback, and the protocol of every store engine."""
 
 import json
+import re
 import secrets
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,9 +36,17 @@ class Entry:
         return json.dumps({"kind": self.kind, "data": dict(self.data)}, ensure_ascii=False)
 
 
+_latest = ""  # the highest id that this process made or read
+_making = threading.Lock()
+
+
 def new_entry(kind: str, data: Mapping[str, Any]) -> Entry:
-    """An entry of this moment."""
-    entry = Entry(f"{time.time_ns():020d}-{secrets.token_hex(4)}", kind, data)
+    """An entry of this moment, after all that were read: a clock that was set back must not change their order."""
+    global _latest
+    with _making:
+        moment = max(time.time_ns(), int(_latest[:20] or 0) + 1)
+        _latest = f"{moment:020d}-{secrets.token_hex(4)}"
+        entry = Entry(_latest, kind, data)
     if len(entry.text().encode()) > MAX_TEXT:
         raise ValueError(f"an entry of the journal holds at most {MAX_TEXT} bytes")
     return entry
@@ -44,9 +54,13 @@ def new_entry(kind: str, data: Mapping[str, Any]) -> Entry:
 
 def parse_entry(id_: str, text: str) -> Entry:
     """The entry that `Entry.text` wrote; ValueError when it is damaged."""
+    global _latest
     found = json.loads(text)
     if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
         raise ValueError(f"entry {id_} of the journal is damaged")
+    if re.fullmatch(r"\d{20}-.*", id_):
+        with _making:
+            _latest = max(_latest, id_)
     return Entry(id_, str(found.get("kind", "")), found["data"])
 
 

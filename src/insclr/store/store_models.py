@@ -35,12 +35,11 @@ def read_models(home: Path) -> StoreModels:
     if not file.exists():
         return StoreModels()
     try:
-        found = StoreModels(**{name: int(value) for name, value in read_json(file).items()})
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file} is damaged ({error}): delete it, and the first model is used again."
-        ) from error
-    return found
+        return read_json(
+            file, lambda found: StoreModels(**{name: int(value) for name, value in found.items()})
+        )
+    except UserError as error:
+        raise UserError(f"{error} Without it, the first model is used again.") from error
 
 
 def write_models(home: Path, models: StoreModels) -> None:

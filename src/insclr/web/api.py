@@ -37,11 +37,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A filter, re-ranker or limit that makes no sense"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     404: {"model": Problem, "description": "No such store or row, or the file behind the row is gone"},
-    503: {"model": Problem, "description": "The server is full or the store does not answer: try again"},
+    503: {
+        "model": Problem,
+        "description": "The server is full, its disk fails, or the store does not answer",
+    },
 }
 WRITE_ERRORS = ERRORS | {
     409: {"model": Problem, "description": "A new model is served by now, or it cannot learn just now"},
     422: {"model": Problem, "description": "A field that cannot be understood"},
+    507: {"model": Problem, "description": "The server's disk is full: nothing was written"},
 }
 SEARCH_ERRORS = ERRORS | {
     413: {"model": Problem, "description": "Too many bytes or pixels"},

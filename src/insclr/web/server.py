@@ -1,5 +1,6 @@
 """The search page's server: `create_app` for tests and other servers, `serve` for the command."""
 
+import errno
 import json
 import logging
 import os
@@ -148,6 +149,20 @@ def _explain_errors(app: "FastAPI") -> None:
     def unavailable(_: Request, error: StoreUnavailable) -> JSONResponse:
         _log.warning("%s", error)
         return JSONResponse({"detail": str(error)}, status_code=503, headers=RETRY)
+
+    @app.exception_handler(OSError)
+    def disk_fails(_: Request, error: OSError) -> JSONResponse:
+        _log.error("%s", error)
+        detail = f"the server's disk fails ({error.strerror or error}): try again, and look into its log"
+        status = 507 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 503
+        return JSONResponse({"detail": detail}, status_code=status, headers=RETRY)
+
+    @app.exception_handler(MemoryError)
+    def no_memory(_: Request, __: MemoryError) -> JSONResponse:
+        _log.error("the server is out of memory")
+        return JSONResponse(
+            {"detail": "the server is out of memory: try again later"}, status_code=503, headers=RETRY
+        )
 
     @app.exception_handler(UserError)
     def mistake(_: Request, error: UserError) -> JSONResponse:
