@@ -4,10 +4,11 @@ import time
 
 import numpy as np
 
-from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
+from insclr.engine.choose import EngineOptions, NetworkSource, open_engine
 from insclr.engine.engine import Engine
 from insclr.errors import UserError
 from insclr.model.model_file import resolve_model, weights_of
+from insclr.model.stored import trunk_digest
 from table import Row, milliseconds
 
 SIZE, BATCH, TURNS = 160, 8, 5

@@ -21,7 +21,6 @@ from insclr.engine.choose import (
     NetworkSource,
     open_engine,
     require_engine,
-    trunk_digest,
 )
 from insclr.engine.export import export_trunk
 from insclr.engine.opened import OpenedModel, open_in_memory
@@ -29,6 +28,7 @@ from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of
 from insclr.model.network import DescriptorNetwork, create_network
+from insclr.model.stored import trunk_digest
 from insclr.recipe import DescriptorRecipe, NetworkRecipe, Recipe
 from insclr.store import Regions
 

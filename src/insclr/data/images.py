@@ -1,6 +1,7 @@
 """Read the IMAGES argument of every command: a folder, a list or a table; keep the list of skipped images."""
 
 import csv
+import hashlib
 import logging
 import os
 import re
@@ -43,6 +44,23 @@ class ImageList:
     def file(self, i: int) -> Path:
         """The file of image `i`."""
         return self.root / self.paths[i]
+
+    def stamp(self, i: int) -> tuple[int, int]:
+        """Size in bytes and modification time in nanoseconds of a file; -1 for both where there is no such file."""
+        try:
+            status = on_disk(self.file(i)).stat()
+        except OSError:
+            return -1, -1
+        return status.st_size, status.st_mtime_ns
+
+    def digest(self) -> str:
+        """The digest of all paths, sizes and times."""
+        found = hashlib.sha256()
+        for i, path in enumerate(self.paths):
+            found.update(path.encode())
+            size, time = self.stamp(i)
+            found.update(f"{size} {time}".encode() if size >= 0 else b"")
+        return found.hexdigest()
 
     def subset(self, ids: Iterable[int]) -> "ImageList":
         """The images `ids`, in that order, numbered anew from 0."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -79,11 +78,13 @@ class Collection:
     skipped: Skipped
 
 
-def make_views(image: Image.Image, views: ViewSpec, key: str) -> tuple[Tensor, Tensor]:
+def load_views(file: Path, views: ViewSpec, key: str) -> tuple[Tensor, Tensor]:
     """The plain view (3, H, W), empty where none is wanted, and the augmented ones (V, 3, H, W), uint8.
 
-    What is drawn at random depends on the key alone.
+    The image is decoded once for all of them. What is drawn at random depends on the key alone. BadImage where it
+    cannot be read.
     """
+    image = decode(file, views.longest)
     plain = fit_image(image, views.plain_size, "square") if views.plain else np.empty(0, np.uint8)
     pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), make_generator(key)
     size = views.augmented_size
@@ -177,10 +178,10 @@ class _Batches(Dataset[_Made]):
         ids, failures, made = list(wanted), list[tuple[int, str]](), list[tuple[Tensor, Tensor]]()
         for position in range(len(ids)):
             key = f"{self.seed} {number} {self.first_position + position}"
-            image = self._decode(position, ids, key, failures)
-            if image is None:
+            found = self._load(position, ids, key, failures)
+            if found is None:
                 return None, failures
-            made.append(make_views(image, self.views, key))
+            made.append(found)
         batch = ViewBatch(
             torch.tensor(ids, dtype=torch.int64),
             torch.stack([plain for plain, _ in made]) if self.views.plain else None,
@@ -188,20 +189,19 @@ class _Batches(Dataset[_Made]):
         )
         return batch, failures
 
-    def _decode(
+    def _load(
         self, position: int, ids: list[int], key: str, failures: list[tuple[int, str]]
-    ) -> Image.Image | None:
-        """The image at `position`, or the first replacement that is readable, noted in `ids`."""
-        candidates = itertools.chain([ids[position]], _replacements(len(self.images), ids, key))
-        for i in candidates:
+    ) -> tuple[Tensor, Tensor] | None:
+        """The views of the image at `position`, or of the first replacement that is readable, noted in `ids`."""
+        for i in itertools.chain([ids[position]], _replacements(len(self.images), ids, key)):
             if i not in self.unreadable:
                 try:
-                    image = decode(self.images.file(i), self.views.longest)
+                    views = load_views(self.images.file(i), self.views, key)
                 except BadImage as bad:
                     self.unreadable[i] = bad.reason
                 else:
                     ids[position] = i
-                    return image
+                    return views
             failures.append((i, self.unreadable[i]))
         return None
 

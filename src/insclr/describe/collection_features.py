@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,20 +18,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from insclr.data.decode import BadImage, decode
-from insclr.data.formats import on_disk
+from insclr.data.decode import BadImage
 from insclr.data.images import ImageList, Skipped
-from insclr.data.loader import Collection, ViewSpec, make_views
+from insclr.data.loader import Collection, ViewSpec, load_views
 from insclr.data.workers import in_threads
-from insclr.engine.choose import EngineOptions, NetworkSource, open_engine, trunk_digest
+from insclr.engine.choose import EngineOptions, NetworkSource, open_engine
 from insclr.engine.engine import Engine, Output, images_at_once
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.device import computed_in, short_floats
-from insclr.model.model_file import weights_of
+from insclr.model.model_file import NetworkDigests
 from insclr.model.network import DescriptorNetwork
-from insclr.model.stored import digest
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
 from insclr.recipe import NetworkRecipe
@@ -73,7 +70,7 @@ class CollectionFeatures:
         self.folder = folder
         self.ranks = ranks
         self.engine = engine
-        self._digests: dict[bool, tuple[list[tuple[int, int]], str]] = {}  # with the versions of the weights
+        self._digests = NetworkDigests(recipe)
 
     def read(
         self, network: DescriptorNetwork, views: ViewSpec, *, maps: bool = False, precision: str = "fp32"
@@ -122,17 +119,8 @@ class CollectionFeatures:
         return floats
 
     def digest(self, network: DescriptorNetwork, *, early: bool = False) -> str:
-        """The digest of all weights before the FC, or of the early layers; computed again after a change only."""
-        state = network.backbone.early_state() if early else network.state_dict(keep_vars=True)
-        # Every write in place, by an optimizer or a load, counts the version of a tensor up.
-        version = [(id(value), value._version) for name, value in state.items() if not name.startswith("fc.")]
-        if early not in self._digests or self._digests[early][0] != version:
-            weights = weights_of(state)
-            self._digests[early] = (
-                version,
-                digest(weights, {}) if early else trunk_digest(self.recipe, weights),
-            )
-        return self._digests[early][1]
+        """The digest of all weights before the FC, or of the early layers."""
+        return self._digests.of(network, early=early)
 
     def _key(self, made_by: str) -> str:
         """A name for exactly these weights, views, arithmetic and files."""
@@ -141,14 +129,7 @@ class CollectionFeatures:
     @cached_property
     def _files(self) -> str:
         """The digest of all files' paths, sizes and times, computed once a run."""
-        images = self.collection.images
-        found = hashlib.sha256()
-        for number, path in enumerate(images.paths):
-            found.update(path.encode())
-            with suppress(OSError):
-                status = on_disk(images.file(number)).stat()
-                found.update(f"{status.st_size} {status.st_mtime_ns}".encode())
-        return found.hexdigest()
+        return self.collection.images.digest()
 
     def _open_engine(
         self, network: DescriptorNetwork, views: ViewSpec, maps: bool, floats: torch.dtype | None
@@ -221,11 +202,9 @@ def _describe_batch(
     made, reasons = [], {}
     for place, i in enumerate(ids):
         try:
-            image = decode(images.file(i), views.longest)
+            made.append(load_views(images.file(i), views, f"0 {ids.start // _BATCH} {place}"))
         except BadImage as bad:
             reasons[i] = bad.reason
-        else:
-            made.append(make_views(image, views, f"0 {ids.start // _BATCH} {place}"))
     if not made:
         return None, reasons
     found = [_run(engine, output, torch.stack([plain for plain, _ in made]))]

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from insclr.data.images import ImageList
-from insclr.describe.descriptor_parts import DescriptorParts, file_stamp
+from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.describe.pipeline import as_opened
 from insclr.engine.opened import OpenedModel
 from insclr.errors import UserError
@@ -33,7 +33,7 @@ _UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, OSError, EOFError),
     *(pa.ArrowException, zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
 )
-_ImageStamp = tuple[str, tuple[int, int]]  # path, and `file_stamp` of the file
+_ImageStamp = tuple[str, tuple[int, int]]  # path, and `ImageList.stamp` of the file
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def describe_to_file(
     _check_suffix(out)
     opened = as_opened(model, settings)
     key, folder = _key(opened.fingerprint, settings), out.with_name(f".{out.name}.parts")
-    wanted = [(path, file_stamp(images.file(i))) for i, path in enumerate(images.paths)]
+    wanted = [(path, images.stamp(i)) for i, path in enumerate(images.paths)]
     known = _rows(out, key, set(wanted)) if out.exists() else {}
     new = images.subset(i for i, row in enumerate(wanted) if row not in known)
     parts = DescriptorParts(opened, folder, shard, settings)

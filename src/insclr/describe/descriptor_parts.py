@@ -12,7 +12,6 @@ import numpy as np
 
 from insclr.arrays import Descriptors
 from insclr.data.decode import Box
-from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, Skipped
 from insclr.describe.pipeline import describe_images
 from insclr.engine.opened import OpenedModel
@@ -120,14 +119,5 @@ class DescriptorParts:
         digest = hashlib.sha256(f"{self._model.fingerprint} {self.settings.model_dump()}".encode())
         for i in part:
             box = boxes[i] if boxes is not None else None
-            digest.update(repr((images.paths[i], file_stamp(images.file(i)), box)).encode())
+            digest.update(repr((images.paths[i], images.stamp(i), box)).encode())
         return self._folder / f"{digest.hexdigest()[:32]}.npz"
-
-
-def file_stamp(file: Path) -> tuple[int, int]:
-    """Size in bytes and modification time in nanoseconds; -1 for both where there is no such file."""
-    try:
-        status = on_disk(file).stat()
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns

@@ -1,7 +1,6 @@
 """Choose the engine of a network: the fastest installed one that can run it, reported in one line."""
 
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -15,8 +14,6 @@ from insclr.engine.cache import EngineCache
 from insclr.engine.engine import Engine, EngineName, Head
 from insclr.errors import UserError
 from insclr.model.device import pick_device, require_device_name
-from insclr.model.stored import Weights, digest
-from insclr.recipe import NetworkRecipe
 
 if TYPE_CHECKING:
     from insclr.model.network import DescriptorNetwork
@@ -71,14 +68,6 @@ class EngineOptions:
 
 
 AUTO = EngineOptions()
-
-
-def trunk_digest(recipe: NetworkRecipe, weights: Weights) -> str:
-    """A name for backbone and pooling with these weights; the last layer, which training changes, is not in it."""
-    trunk = {name: value for name, value in weights.items() if not name.startswith("fc.")}
-    normalised = recipe.normalise_pooled or not recipe.dim
-    settings = f"{recipe.backbone} {recipe.pooling} {recipe.gem_p} {normalised}"
-    return hashlib.sha256(f"{settings} {digest(trunk, {})}".encode()).hexdigest()[:24]
 
 
 def find_graph(source: NetworkSource, kind: Kind, size: int, cache: EngineCache) -> Graph:

@@ -14,10 +14,15 @@ from insclr.engine.choose import (
     on_cpu,
     open_engine,
     require_engine,
-    trunk_digest,
 )
 from insclr.engine.engine import Engine, Head
-from insclr.model.stored import Weights, find_model_file, pretrained_recipe, read_model_file
+from insclr.model.stored import (
+    Weights,
+    find_model_file,
+    pretrained_recipe,
+    read_model_file,
+    trunk_digest,
+)
 from insclr.recipe import DescriptorRecipe, Recipe
 
 if TYPE_CHECKING:

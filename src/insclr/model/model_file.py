@@ -18,12 +18,32 @@ from insclr.model.stored import (
     find_model_file,
     pretrained_recipe,
     read_model_file,
+    trunk_digest,
     write_model_file,
 )
 from insclr.model.weights import misfits
-from insclr.recipe import Recipe
+from insclr.recipe import NetworkRecipe, Recipe
 
 __all__ = ["MODEL_NAME", "Model", "as_model", "load_model", "resolve_model", "save_model", "weights_of"]
+
+
+class NetworkDigests:
+    """Digests of the weights of a network that is trained; computed again after a change only."""
+
+    def __init__(self, recipe: NetworkRecipe) -> None:
+        self._recipe = recipe
+        self._known: dict[bool, tuple[list[tuple[int, int]], str]] = {}  # with the versions of the weights
+
+    def of(self, network: DescriptorNetwork, *, early: bool = False) -> str:
+        """The digest of all weights before the FC, or of the early layers."""
+        state = network.backbone.early_state() if early else network.state_dict(keep_vars=True)
+        # Every write in place, by an optimizer or a load, counts the version of a tensor up.
+        version = [(id(value), value._version) for name, value in state.items() if not name.startswith("fc.")]
+        if early not in self._known or self._known[early][0] != version:
+            weights = weights_of(state)
+            found = digest(weights, {}) if early else trunk_digest(self._recipe, weights)
+            self._known[early] = version, found
+        return self._known[early][1]
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,14 @@ def digest(weights: Weights, metadata: Mapping[str, str]) -> str:
     return found.hexdigest()
 
 
+def trunk_digest(recipe: NetworkRecipe, weights: Weights) -> str:
+    """A name for backbone and pooling with these weights; the last layer, which training changes, is not in it."""
+    trunk = {name: value for name, value in weights.items() if not name.startswith("fc.")}
+    normalised = recipe.normalise_pooled or not recipe.dim
+    settings = f"{recipe.backbone} {recipe.pooling} {recipe.gem_p} {normalised}"
+    return hashlib.sha256(f"{settings} {digest(trunk, {})}".encode()).hexdigest()[:24]
+
+
 def refuse_broken(broken: Sequence[str], total: int, source: str) -> None:
     """Refuse tensors with nan or inf where they come from: in training they would look like a wrong rate."""
     if broken:
