@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from helpers.made_files import jpeg_bytes, photo, png_claiming, repeated_scans
 from insclr.data import decode_limits
 from insclr.data.decode import BadImage, decode
-from insclr.data.decode_limits import count_scans
+from insclr.data.decode_limits import MAX_DECODED_BYTES, DecodingMemory, count_scans
 
 
 def reason(content: bytes) -> str:
@@ -98,3 +99,25 @@ def test_decoding_takes_no_more_memory_than_it_was_budgeted(tmp_path: Path, kind
     peak, budgeted = map(int, made.stdout.split())
     # What conversions hold of a strip at a time: a few times 4 megapixels.
     assert peak - idle < budgeted + 80_000_000
+
+
+def test_images_that_are_decoded_at_once_need_no_more_than_one_may() -> None:
+    memory, half = DecodingMemory(), 500_000_000
+
+    def hold(cost: int) -> None:
+        with memory.hold(cost):
+            pass
+
+    with ThreadPoolExecutor(3) as threads:
+        with memory.hold(half):
+            with memory.hold(10_000_000):
+                pass  # a small one goes on beside it
+            second = threads.submit(hold, half)
+            third = threads.submit(hold, 10_000_000)
+            assert not wait((second, third), timeout=0.1).done  # no small one overtakes
+        assert wait((second, third), timeout=10).not_done == set()
+
+
+def test_the_largest_image_that_may_be_decoded_waits_for_nobody() -> None:
+    with DecodingMemory().hold(MAX_DECODED_BYTES):
+        pass

@@ -1,5 +1,6 @@
 """Limits of decoding one file: memory, scans of a JPEG, seconds. All but the time are checked before decoding."""
 
+import ctypes
 import io
 import os
 import re
@@ -27,7 +28,7 @@ _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _DECODER_BYTES = {"WEBP": 12, "AVIF": 12, "HEIF": 8, "TIFF": 4}
 _COEFFICIENT_BYTES = 2  # per component and pixel: a JPEG of several scans keeps them for the whole image
 _OUTPUT_BYTES = 4
-_LARGE = 200_000_000  # bytes: above, a process decodes one image at a time
+_LARGE = 200_000_000  # bytes: before so much is taken, freed memory is given back
 _ORIENTATION = 0x0112
 
 
@@ -64,7 +65,7 @@ def require_few_pixels(width: int, height: int, limit: int = MAX_PIXELS) -> None
 
 @contextmanager
 def affordable(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> Iterator[None]:
-    """Decode `image` in this block: BadImage if it needs too much memory; large images are decoded one at a time.
+    """Decode `image` in this block: BadImage if it needs too much memory; waits while others need it.
 
     `stored` is the size in the file, `image.size` the decoded size.
     """
@@ -74,11 +75,38 @@ def affordable(image: ImageFile.ImageFile, stored: tuple[int, int], content: byt
             f"too large: {stored[0]} x {stored[1]} ({image.format} {image.mode}) takes "
             f"{cost / 1e9:.1f} GB to decode, limit {MAX_DECODED_BYTES / 1e9:.1f}"
         )
-    if cost <= _LARGE:
+    with _memory.hold(cost):
+        if cost > _LARGE:
+            _return_freed_memory()
         yield
-        return
-    with _large_turn:
-        yield
+
+
+class DecodingMemory:
+    """What decoding takes in this process at a time: together no more than one image may take."""
+
+    def __init__(self) -> None:
+        self._queue = threading.Lock()  # in the order of asking: small images would keep a large one waiting
+        self._changed = threading.Condition()
+        self._used = 0
+
+    @contextmanager
+    def hold(self, cost: int) -> Iterator[None]:
+        """Have so many bytes for this block, as soon as others leave them."""
+        with self._queue, self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + cost <= MAX_DECODED_BYTES)
+            self._used += cost
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= cost
+                self._changed.notify()
+
+
+def _return_freed_memory() -> None:
+    """Give the system back what freed images and tensors left, which glibc keeps in pieces."""
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
 
 
 def _decoding_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
@@ -136,13 +164,14 @@ def _upright(image: Image.Image) -> bool:
         return True
 
 
-_large_turn = threading.Lock()
+_libc = ctypes.CDLL(None)
+_memory = DecodingMemory()
 
 
-def _new_turn() -> None:
-    global _large_turn
-    _large_turn = threading.Lock()
+def _forget_threads() -> None:
+    global _memory
+    _memory = DecodingMemory()
 
 
 # A process forked while another thread decodes must not wait for that thread.
-os.register_at_fork(after_in_child=_new_turn)
+os.register_at_fork(after_in_child=_forget_threads)
