@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -167,7 +168,7 @@ def test_pickle(fuzz: Callable[..., None], tmp_path: Path) -> None:
 def test_files_of_a_run_and_of_a_store(fuzz: Callable[..., None], tmp_path: Path) -> None:
     """The JSON files of a run and of a store: changed bytes, and any values under the names that are read."""
     (tmp_path / "models").mkdir()
-    good = {
+    good: dict[str, dict[str, Any]] = {
         "run/options.json": {"images": "/photos", "answers": "/store", "size": "224"},
         "run/images.json": {"root": "/photos", "paths": ["a.jpg", "b.jpg"], "not_read": {"text": 3}},
         "run/start.json": {"size": {"core": 4, "whole": 8, "reach": 12}, "reasons": ["one"]},

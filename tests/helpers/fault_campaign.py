@@ -39,11 +39,13 @@ class Campaign:
     def run(self, most: int | None) -> str:
         """Inject every fault, or `most` of them by chance; gives the result in a line."""
         calls = {kind: self.process.run(self.folder, Fault(kind), *self.prepare()).calls for kind in KINDS}
+        # Every call with one error first, then every call with another one.
         faults = [
-            Fault(kind, number, error)
+            Fault(kind, number, ERRORS[kind][(number + turn) % len(ERRORS[kind])])
+            for turn in range(max(map(len, ERRORS.values())))
             for kind in KINDS
-            for error in ERRORS[kind]
             for number in range(1, calls[kind] + 1)
+            if turn < len(ERRORS[kind])
         ]
         if most is not None and most < len(faults):
             faults = random.Random(0).sample(faults, most)
