@@ -167,3 +167,16 @@ def test_the_tutorial(
     assert re.findall(r"maybe|sure", printed["search"])
     assert (tmp_path / "RUN" / "report.html").exists()
     assert (tmp_path / "difference.html").exists()
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/security.md", "docs/research/stress-tests.md", "docs/architecture.md"]
+)
+def test_every_test_named_as_evidence_exists(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (_ROOT / page).read_text())
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (_ROOT / file).is_file() or f"def {test}" not in (_ROOT / file).read_text()
+    ]
+    assert missing == []

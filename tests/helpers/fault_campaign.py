@@ -32,43 +32,47 @@ class Campaign:
     require_whole: Callable[[Ended], object]  # after a fault
     require_equal: Callable[[], object]  # after the command has ended with 0
     resumed: Callable[[Arguments], Arguments] = lambda arguments: arguments  # how the command is repeated
-    found: dict[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # by the fault: exit status, what is wrong
+    calls: dict[str, int] = field(default_factory=dict)  # by kind
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # exit status and what is wrong, by fault
 
     def run(self, most: int | None) -> str:
         """Inject every fault, or `most` of them by chance; gives the result in a line."""
-        calls = {kind: self.process.run(self.folder, Fault(kind), *self.prepare()).calls for kind in KINDS}
+        file = self._file(most)
         # Every call with one error first, then every call with another one.
         faults = [
             Fault(kind, number, ERRORS[kind][(number + turn) % len(ERRORS[kind])])
             for turn in range(max(map(len, ERRORS.values())))
             for kind in KINDS
-            for number in range(1, calls[kind] + 1)
+            for number in range(1, self.calls[kind] + 1)
             if turn < len(ERRORS[kind])
         ]
         if most is not None and most < len(faults):
             faults = random.Random(0).sample(faults, most)
-        with self._file(most).open("a") as file:
+        with file.open("a") as kept:
             for fault in faults:
                 if str(fault) not in self.found:
                     self._inject(fault)
-                    print(json.dumps([str(fault), *self.found[str(fault)]]), file=file, flush=True)
+                    print(json.dumps([str(fault), *self.found[str(fault)]]), file=kept, flush=True)
         wrong = [f"{fault}: {said}" for fault, (_, said) in self.found.items() if said]
         assert not wrong, f"{len(wrong)} of {len(faults)} faults\n" + "\n\n".join(wrong)
         statuses = Counter(status for status, _ in self.found.values())
         ended = ", ".join(f"{count} ended with {status}" for status, count in sorted(statuses.items()))
-        return f"{len(faults)} faults in {sum(calls.values())} calls: {ended}; 0 tracebacks, 0 lost, repeated equal"
+        return (
+            f"{len(faults)} faults in {sum(self.calls.values())} calls: {ended}; 0 tracebacks, 0 lost, equal"
+        )
 
     def _file(self, most: int | None) -> Path:
         """Where results are kept; those of this code are read."""
         file = ROOT / "build" / "faults" / f"{self.name}-{'all' if most is None else most}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
-        code, *lines = file.read_text().splitlines() if file.exists() else [""]
+        (code, self.calls), *kept = map(json.loads, file.open()) if file.exists() else [("", {})]
         if code == _code():
-            self.found = {fault: (status, said) for fault, status, said in map(json.loads, lines)}
+            self.found = {fault: (status, said) for fault, status, said in kept}
         else:
-            file.write_text(f"{_code()}\n")
+            self.calls = {
+                kind: self.process.run(self.folder, Fault(kind), *self.prepare()).calls for kind in KINDS
+            }
+            file.write_text(f"{json.dumps([_code(), self.calls])}\n")
         return file
 
     def _inject(self, fault: Fault) -> None:

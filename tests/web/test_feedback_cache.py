@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from helpers.clients import client_of
 from insclr.feedback import asking, feedback_cache
 from insclr.feedback.entries import name_thing
 from insclr.web.served import ServedStore
@@ -51,3 +52,22 @@ def test_names_of_photos_that_joined_by_score_appear_once_the_gallery_is_built(
     assert collection.feedback.names(ids) == {ids[0]: "mug 2"}
     collection.feedback.gallery()
     assert collection.feedback.names(ids) == {ids[0]: "mug 2", ids[1]: "mug 2"}
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_rows_that_vanish_while_things_are_listed(
+    times: int, collection: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`insclr index --prune` drops them in another process: the list is made again, or put off with 503."""
+    made, left = feedback_cache.build_gallery, iter(range(times))
+
+    def vanishing(*arguments: Any) -> Any:
+        if next(left, None) is not None:
+            raise KeyError(7)
+        return made(*arguments)
+
+    monkeypatch.setattr(feedback_cache, "build_gallery", vanishing)
+    monkeypatch.setattr(feedback_cache, "_PAUSES", (0.0, 0.0))
+    answer = client_of(collection).get("/api/stores/0/things")
+    assert answer.status_code == (200 if times == 1 else 503)
+    assert times == 1 or answer.headers["retry-after"]

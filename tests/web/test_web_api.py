@@ -120,6 +120,7 @@ def test_about_tells_what_there_is(client: TestClient) -> None:
     (store,) = about["stores"]
     assert (store["pictures"], store["columns"], store["name"]) == (48, ["thing", "year"], "store")
     assert 0 < store["cutoff"] < 1
+    assert "/" not in store["model"], "where the model lies is nobody's business"
     assert "diffusion" in about["rerankers"]
     assert len(client.get("/api/stores/0/sample?count=7").json()) == 7
 

@@ -3,11 +3,13 @@
 import contextlib
 import io
 import logging
+import resource
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -22,6 +24,7 @@ from helpers.running_server import Server, running
 from insclr.data.images import list_images
 from insclr.retrieval.index import index_images
 from insclr.store import open_store
+from insclr.web.request_checks import allowed_connections
 from insclr.web.served import ServedStore
 from insclr.web.server import create_app
 
@@ -203,6 +206,32 @@ def test_more_connections_than_allowed_are_closed_at_once(strict: Server) -> Non
         connection.close()
     time.sleep(0.2)
     assert httpx.get(f"{strict.url}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed"), [(256, 156), (50, 8), (10_000, 500), (resource.RLIM_INFINITY, 500)]
+)
+def test_no_more_connections_than_the_process_may_open_files(
+    files: int, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert allowed_connections(500) == allowed
+
+
+def test_wrong_tokens_are_answered_one_after_the_other(store: Path) -> None:
+    with running(store, token="the-right-token", wrong_token_seconds=0.3) as server:
+        address, began = f"{server.url}/api/about", time.monotonic()
+        with ThreadPoolExecutor(6) as pool:
+            guesses = [
+                pool.submit(httpx.get, address, headers={"authorization": f"Bearer wrong-token-{number}"})
+                for number in range(6)
+            ]
+            right = httpx.get(address, headers={"authorization": "Bearer the-right-token"})
+            others = time.monotonic() - began
+            assert [one.result().status_code for one in guesses] == [401] * 6
+        assert right.status_code == 200
+        assert others < 1.5, "a guess delays those who have the token"
+        assert time.monotonic() - began >= 6 * 0.3
 
 
 def test_a_body_that_never_ends_is_given_up(strict: Server) -> None:
