@@ -11,7 +11,6 @@ from insclr.store import IndexedImage, Neighbours, StoreInfo, parse_where
 from insclr.store import segment as segment_module
 from insclr.store import segments as segments_module
 from insclr.store.local import LocalStore
-from insclr.store.segment import in_memory
 
 DIM = 32
 INFO = StoreInfo(model="run/model.safetensors", fingerprint="f" * 64, dim=DIM, root=Path("/pictures"))
@@ -218,19 +217,6 @@ def test_who_cannot_write_the_cache_searches_all_the_same(tmp_path: Path) -> Non
     assert store.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 701))
 
 
-def test_the_coarse_scan_of_rows_in_memory_is_kept_in_a_file(tmp_path: Path) -> None:
-    vectors, queries = unit_vectors(4000), unit_vectors(50, seed=1)
-    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
-    (tmp_path / "coarse-0.faiss").write_bytes(b"of earlier rows")
-    file = tmp_path / "coarse-1.faiss"
-    _, found = in_memory(vectors.astype(np.float16), file).search(queries, 10)
-    pairs = zip(found.tolist(), exact.tolist(), strict=True)
-    assert np.mean([len({*one} & {*other}) / 10 for one, other in pairs]) >= 0.95
-    assert [one.name for one in tmp_path.iterdir()] == [file.name]
-    file.write_bytes(b"broken")
-    np.testing.assert_array_equal(in_memory(vectors.astype(np.float16), file).search(queries, 10)[1], found)
-
-
 def test_a_packing_that_was_killed_leaves_nothing_wrong(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,11 +248,3 @@ def test_readers_go_on_while_another_process_packs(store: LocalStore) -> None:
     assert reader.search(vectors, 1).ids[:, 0].tolist() == list(range(1, 1001))
     reader._load_again_at = 0.0
     assert len(reader.ids()) == 1400
-
-
-def test_a_coarse_scan_that_cannot_be_kept_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    vectors = unit_vectors(400)
-    kept = Path("/proc/coarse-1.faiss")  # nobody may write there, not even root
-    _, found = in_memory(vectors.astype(np.float16), kept).search(vectors, 1)
-    assert found[:, 0].tolist() == list(range(400))
-    assert "cannot be kept" in caplog.text

@@ -244,6 +244,23 @@ def test_a_body_that_never_ends_is_given_up(strict: Server) -> None:
     assert strict.metric("insclr_request_bytes_in_progress") == 0
 
 
+def test_an_upload_in_endless_chunks_is_refused(strict: Server) -> None:
+    with socket.create_connection(("127.0.0.1", strict.port)) as connection:
+        connection.sendall(
+            b"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+        )
+        connection.settimeout(5)
+        memory, sent, end = strict.own_memory(), 0, time.monotonic() + 10
+        with contextlib.suppress(OSError):  # the server has closed the connection
+            while sent < 200_000_000 and time.monotonic() < end:
+                connection.sendall(b"100000\r\n" + bytes(0x100000) + b"\r\n")
+                sent += 0x100000
+        assert sent < 60_000_000, "the server reads on for ever"  # 25 MB, and what the system buffers
+    assert strict.own_memory() < memory + 50_000_000
+    assert strict.metric("insclr_request_bytes_in_progress") == 0
+
+
 def test_requests_that_together_are_too_much_are_put_off(strict: Server) -> None:
     with socket.create_connection(("127.0.0.1", strict.port)) as connection:
         connection.sendall(

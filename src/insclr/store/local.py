@@ -223,8 +223,7 @@ class LocalStore:
             version = self._loaded_version
             if self._region_rows is None or self._region_rows[0] != version:
                 found = self._select_regions("ORDER BY picture")
-                file = self._cache / f"regions-{version}.faiss"
-                self._region_rows = version, RegionRows(found, self.info.dim, file)
+                self._region_rows = version, RegionRows(found, self.info.dim)
             regions = self._region_rows[1]
         allowed = None if where is None else nearest.ids[self._filter(nearest, where)]
         return regions.search(queries, top, allowed)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from insclr.arrays import Boxes, Descriptors, Ids, Regions, Scores
 from insclr.store.checks import Checks
 from insclr.store.rows import NearestRegions, Neighbours, check_descriptors
-from insclr.store.segment import RESCORED, Flags, Segment, faiss, in_memory
+from insclr.store.segment import RESCORED, Flags, Segment, exact_index, faiss
 
 _FEW_QUERIES = 8
 _NO_ID = np.iinfo(np.int64).min
@@ -159,9 +158,7 @@ def read_regions(boxes: bytes, vectors: bytes, dim: int) -> Regions:
 class RegionRows:
     """All regions of a store in memory, searched by cosine."""
 
-    def __init__(
-        self, found: Iterable[tuple[int, bytes, bytes]], dim: int, coarse_file: Path | None = None
-    ) -> None:
+    def __init__(self, found: Iterable[tuple[int, bytes, bytes]], dim: int) -> None:
         """`found` are row id, boxes and vectors of every row that has regions."""
         ids, boxes, vectors = [], [], []
         for id_, of_boxes, of_vectors in found:
@@ -173,8 +170,7 @@ class RegionRows:
         self.ids = np.array(ids, dtype=np.int64)  # (regions,) the row of each
         self.boxes: Boxes = np.concatenate(boxes) if boxes else np.zeros((0, 4), np.float32)
         halves = np.concatenate(vectors) if vectors else np.zeros((0, dim), np.float16)
-        segment = in_memory(halves, coarse_file)
-        self._nearest = NearestRows([Part(segment, np.arange(len(self.ids)))], dim)
+        self._nearest = NearestRows([Part(Segment(exact_index(halves)), np.arange(len(self.ids)))], dim)
 
     def search(self, queries: Descriptors, top: int, allowed: Ids | None) -> NearestRegions:
         """The `top` nearest regions of each query, among those of the `allowed` rows."""

@@ -6,7 +6,6 @@ docs/research/performance.md has its recall and time on random and on real descr
 """
 
 import io
-import logging
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.files import whole_file
 from insclr.store.checks import array_bytes, checksum, seal, unseal
 
-_log = logging.getLogger(__name__)
 faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
 
 EXACT_UP_TO = 20_000  # rows; below, the exact scan is as fast (1.5 ms)
@@ -137,23 +134,6 @@ def coarse_index(halves: Halves) -> Any:
     return coarse
 
 
-def in_memory(halves: Halves, coarse_file: Path | None = None) -> Segment:
-    """The rows as a segment in memory.
-
-    `coarse_file` is where the coarse scan is kept between runs; its name must change with the rows, and a file that
-    does not fit or cannot be read is made again.
-    """
-    exact = exact_index(halves)
-    if coarse_file is None:
-        return Segment(exact)
-    coarse = _read(coarse_file)
-    if coarse is None or (coarse.ntotal, coarse.d) != halves.shape:
-        coarse = coarse_index(halves)
-        if coarse is not None:
-            _write(coarse, coarse_file)
-    return Segment(exact, coarse)
-
-
 def write_segment(folder: Path, halves: Halves, ids: Ids) -> None:
     """Keep the rows, their checksums and their coarse scan in a folder that is there already."""
     file = folder / "rows.faiss"
@@ -196,24 +176,3 @@ def _only(allowed: Flags | None) -> Any:
     if allowed is None:
         return None
     return faiss.SearchParameters(sel=faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")))
-
-
-def _read(file: Path) -> Any:
-    if not file.exists():
-        return None
-    try:
-        return _read_coarse(file)
-    except (OSError, ValueError, RuntimeError) as error:
-        _log.warning("%s cannot be read (%s): it is made again", file, error)
-        return None
-
-
-def _write(coarse: Any, file: Path) -> None:
-    try:
-        with whole_file(file) as scratch:
-            scratch.write_bytes(seal(faiss.serialize_index(coarse).tobytes()))
-        for old in file.parent.glob(f"{file.name.split('-')[0]}-*{file.suffix}"):
-            if old != file:
-                old.unlink(missing_ok=True)
-    except (OSError, RuntimeError) as error:  # faiss has no other for a folder that it may not write to
-        _log.warning("%s cannot be kept (%s): it is made again next time", file, error)

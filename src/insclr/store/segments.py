@@ -25,7 +25,7 @@ from insclr.files import only_writer, whole_folder
 from insclr.store import segment as segment_module
 from insclr.store.checks import Checks, array_bytes, unseal
 from insclr.store.nearest import NearestRows, Part
-from insclr.store.segment import DamagedSegment, Halves, Segment, in_memory, open_segment, write_segment
+from insclr.store.segment import DamagedSegment, Halves, Segment, exact_index, open_segment, write_segment
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Segments:
             self.pack()
             listed, parts = self._parts()
             ids, halves = self._tail(listed, parts)
-        return NearestRows([*parts, Part(in_memory(halves), ids)], self._dim)
+        return NearestRows([*parts, Part(Segment(exact_index(halves)), ids)], self._dim)
 
     def pack(self) -> None:
         """Move the tail into segments where it has grown long, if that is possible just now.

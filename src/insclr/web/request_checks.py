@@ -30,13 +30,12 @@ def allowed_connections(asked: int) -> int:
     return asked if files == resource.RLIM_INFINITY else max(8, min(asked, files - _FILES_OF_SERVER))
 
 
-def make_protocol(
-    header_seconds: float, write_seconds: float, connections: int, per_address: int
-) -> type[asyncio.Protocol]:
+def make_protocol(settings: ServeOptions, connections: int, per_address: int) -> type[asyncio.Protocol]:
     """A protocol that closes connections of slow clients, and idle ones where there are more than the limits allow.
 
-    A client may take `header_seconds` for the head of a request, and may leave an answer unread for
-    `write_seconds`. One address may hold `per_address` of all `connections`.
+    A client may take `header_seconds` for the head of a request, may leave an answer unread for `write_seconds`, and
+    may send `max_bytes` of a body that has been answered already. One address may hold `per_address` of all
+    `connections`.
     """
     open_by_address = collections.Counter[str]()
 
@@ -45,6 +44,7 @@ def make_protocol(
         _writing: asyncio.TimerHandle | None = None
         _address = ""
         _waits_since = 0.0
+        _unasked = 0  # bytes since the last answer
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -76,7 +76,7 @@ def make_protocol(
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._writing = self.loop.call_later(write_seconds, self.transport.abort)
+            self._writing = self.loop.call_later(settings.write_seconds, self.transport.abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()
@@ -91,6 +91,11 @@ def make_protocol(
             super().data_received(data)
             if self._has_request():
                 self._cancel()
+                self._unasked = 0
+                return
+            self._unasked += len(data)
+            if self._unasked > settings.max_bytes:
+                self.transport.abort()
             elif self._timer is None:
                 self._start()  # the beginning of a further request
 
@@ -107,7 +112,7 @@ def make_protocol(
 
         def _start(self) -> None:
             self._waits_since = self.loop.time()
-            self._timer = self.loop.call_later(header_seconds, self._expire)
+            self._timer = self.loop.call_later(settings.header_seconds, self._expire)
 
         def _cancel(self) -> None:
             if self._timer is not None:

@@ -227,7 +227,7 @@ def serve(
         listening()
         config = uvicorn.Config(
             app,
-            http=make_protocol(settings.header_seconds, settings.write_seconds, connections, per_address),
+            http=make_protocol(settings, connections, per_address),
             ws="none",
             log_level="warning",
             server_header=False,
