@@ -240,7 +240,7 @@ class PaperOptions(LoadOptions):
     layers: Literal["", "late", "all"] = option(
         "", "rivals: train late or all layers, as long as default; empty = the last."
     )
-    minutes: float = option(0.0, "With --layers: minutes of training; 0 = as default.")
+    minutes: float = option(0.0, "With --layers: most minutes of default, and so of the rivals; 0 = its own.")
 
     def __post_init__(self) -> None:
         """UserError for a value that makes no sense."""

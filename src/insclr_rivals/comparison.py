@@ -7,7 +7,7 @@ keep their own. With more layers, rivals train as long as `default`, from our st
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Literal
@@ -27,6 +27,7 @@ MIDDLE_RATE = 1e-3  # tried at every start; the other rates at the better start
 STARTS = ("pca", "views")
 PRETRAINED, WHITENED, CEILING = "pretrained", "PCA", "oracle"
 ONE_SIZE = "large_size=0"  # all at the size of the smallest photos, so that the methods alone differ
+_LEAST_MINUTES = 0.1  # of rivals
 NEEDED = {PRETRAINED, CEILING, "D (fast)"}  # the table cannot do without
 
 
@@ -35,9 +36,10 @@ class Layers:
     """More layers than the last one, which rivals train as long as `default`, as it trains its late layers."""
 
     name: str
-    minutes: float
     rate: float
     fc_rate: float
+    limit: float = 0.0  # minutes of `default` in its rounds of late layers; 0 = its own
+    minutes: float = 0.0  # of rivals
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -46,15 +48,14 @@ class Layers:
         return (*(f"rounds.{key}" for key in (*keys, f"fc_lr={self.fc_rate}")), f"minutes={self.minutes}")
 
 
-def choose_layers(name: str, minutes: float) -> Layers | None:
-    """The layers of this name, trained for so many minutes (0: as long as the recipe `default`)."""
+def choose_layers(name: str, limit: float) -> Layers | None:
+    """The layers of this name; `default` may train its late layers for `limit` minutes (0: its own limit)."""
     if not name:
         return None
-    default = load_recipe("default")
-    late = next(one for one in default.rounds if one.train == "late")
+    late = next(one for one in load_recipe("default").rounds if one.train == "late")
     # All layers take a smaller step; the last one learns as it does in `default`.
     rate = late.lr if name == "late" else 0.3 * late.lr
-    return Layers(name, minutes or default.minutes, rate, late.fc_lr)
+    return Layers(name, rate, late.fc_lr, limit)
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Contender:
         changes, name = self.changes, self.name
         if layers and self.group == "rival":
             changes = (*changes, *layers.changes)
-        if layers and self.name == "default":
-            changes = (*changes, f"minutes={layers.minutes}")
+        if layers and layers.limit and self.name == "default":
+            changes = (*changes, f"minutes={layers.limit}")
         if start and start != load_recipe(self.recipe).network.initial_fc:
             changes, name = (*changes, f"network.initial_fc={start}"), f"{name} from {start}"
         if rate is not None:
@@ -225,6 +226,8 @@ def _on_set(
 ) -> tuple[dict[str, _Result], list[str]]:
     """The results on a set by name, and why a contender has none."""
     first, *rest = seeds
+    if layers:
+        layers = replace(layers, minutes=_minutes_of_default(layers, place, first, out))
     # The grid, on the first seed: every start at the first rate, then the other rates at the better start.
     best: dict[str, tuple[Entry, Outcome]] = {}
     grids: dict[str, dict[str, float]] = {one.name: {} for one in chosen}
@@ -259,6 +262,14 @@ def _on_set(
     return results, [reason for name, reason in failed.items() if name not in best]
 
 
+def _minutes_of_default(layers: Layers, place: LabelledSet, seed: int, out: Path) -> float:
+    """How long all rounds of `default` took, without its guard, which may leave rounds out."""
+    (default,) = (one for one in CONTENDERS if one.name == "default")
+    entry = default.entry(layers=layers)
+    (done,) = run_all([(replace(entry, changes=(*entry.changes, "guard=false")), place, seed)], out)
+    return max(_LEAST_MINUTES, round(done.training_seconds / 60, 2))
+
+
 def _row(result: _Result, collection: str, of_set: dict[str, _Result]) -> RivalRow:
     """The numbers of a row; the share of the supervised gap by the pretrained and the oracle's row of the set."""
     floor, ceiling = mean(of_set[PRETRAINED].maps), mean(of_set[CEILING].maps)
@@ -287,8 +298,8 @@ def _about(seeds: Sequence[int], layers: Layers | None) -> str:
     several = f"means of seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     whom = "Every supervised anchor" if layers else "Every rival and supervised anchor"
     more = (
-        f"Rivals trained {layers.name} layers from our start for {layers.minutes:g} minutes, the most that default "
-        f"had for its late layers, at a rate of {layers.rate:g} ({layers.fc_rate:g} for the last layer). "
+        f"Rivals trained {layers.name} layers from our start, as long as default trained all its rounds, "
+        f"at a rate of {layers.rate:g} ({layers.fc_rate:g} for the last layer). "
     ) if layers else ""  # fmt: skip
     rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
     return (

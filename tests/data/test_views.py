@@ -27,6 +27,15 @@ def test_without_a_box_the_whole_image_is_seen_once() -> None:
         assert np.array_equal(view, _resized(image, view.shape))
 
 
+def test_a_thumbnail_is_by_lanczos_and_never_enlarged() -> None:
+    """As cnnimageretrieval and the released code make theirs."""
+    (view,) = descriptor_views(_noise(60, 40), 20, "thumbnail")
+    expected = _noise(60, 40).resize((20, 13), Image.Resampling.LANCZOS)
+    assert np.array_equal(view, np.asarray(expected).transpose(2, 0, 1))
+    (small,) = descriptor_views(_noise(60, 40), 100, "thumbnail")
+    assert np.array_equal(small, np.asarray(_noise(60, 40)).transpose(2, 0, 1))
+
+
 def test_zoom_adds_a_mirrored_view_of_the_middle() -> None:
     # Columns 0 to 9 hold their own number: of the middle 0.6, columns 2 to 7, the last comes first.
     image = Image.fromarray(np.tile(np.arange(10, dtype=np.uint8)[None, :, None], (10, 1, 3)))

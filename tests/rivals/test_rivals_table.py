@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, run_all
 
 _LABELS = ("mugs/labels.csv", "shoes/labels.csv")
 # mAP of each row, at its best learning rate; every other rate is worse.
-_MAPS = {"pretrained": 40.0, "PCA": 45.0, "D (fast)": 60.0, "oracle": 80.0, "simclr": 30.0, "byol": 65.0}
+_MAPS = {
+    "pretrained": 40.0,
+    "PCA": 45.0,
+    "D (fast)": 60.0,
+    "oracle": 80.0,
+    "simclr": 30.0,
+    "byol": 65.0,
+    "default": 70.0,
+}
 _BEST_RATE = {"simclr": "0.0003", "byol": "0.003", "oracle": "0.001"}
 _BEST_START = {"byol": "views"}  # the others begin best at the PCA
 
@@ -137,12 +146,17 @@ def test_a_row_that_does_not_exist_and_sets_of_one_name_are_refused(tmp_path: Pa
 
 @pytest.mark.usefixtures("runs")
 def test_rivals_may_train_the_layers_that_default_trains_for_as_long(tmp_path: Path) -> None:
-    table = _run(tmp_path / "out", _LABELS[:1], rows="simclr", layers="late", minutes=2.0)
-    assert "trained late layers from our start for 2 minutes" in table
+    table = _run(tmp_path / "out", _LABELS[:1], rows="simclr,default", layers="late", minutes=5.0)
+    assert "trained late layers from our start, as long as default" in table
     assert (tmp_path / "out" / "rivals-late.md").read_text() == table
-    layers = comparison.choose_layers("late", 2.0)
-    byname = {one.name: one for one in CONTENDERS}
+    layers = comparison.choose_layers("late", 5.0)
     assert layers is not None
+    layers = replace(
+        layers,
+        minutes=comparison._minutes_of_default(layers, find_sets([Path("a/b")])[0], 0, tmp_path / "out"),
+    )
+    assert layers.minutes == 1.0  # every run took a minute
+    byname = {one.name: one for one in CONTENDERS}
     entry = byname["simclr"].entry(layers.rate, layers=layers)
     recipe, default = load_recipe(entry.recipe, entry.changes), load_recipe("default")
     (ours,) = {(each.lr, each.fc_lr, each.warmup) for each in default.rounds if each.train == "late"}
@@ -150,7 +164,7 @@ def test_rivals_may_train_the_layers_that_default_trains_for_as_long(tmp_path: P
     assert theirs == pytest.approx(ours)
     assert {each.train for each in recipe.rounds} == {"late"}
     own = byname["default"].entry(layers=layers)
-    assert recipe.minutes == load_recipe(own.recipe, own.changes).minutes == 2.0
+    assert (recipe.minutes, load_recipe(own.recipe, own.changes).minutes) == (1.0, 5.0)
 
 
 def test_every_row_is_a_recipe_that_loads() -> None:
