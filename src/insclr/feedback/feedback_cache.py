@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from insclr.feedback.feedback import Feedback, KnownPairs, answer_links, read_feedback
-from insclr.feedback.names import Gallery, build_gallery
+from insclr.feedback.names import Gallery, build_gallery, measure_fits
 from insclr.store import Entry, Store, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class FeedbackCache:
         self._gallery: tuple[str, Gallery] | None = None
         self._asking: tuple[str, Asking] | None = None
         self._known: tuple[Feedback, KnownPairs] | None = None
+        self._fits: tuple[Gallery, dict[int, float]] | None = None
 
     def read(self) -> Feedback:
         """The feedback as of now."""
@@ -80,6 +81,14 @@ class FeedbackCache:
             if self._gallery is None or self._gallery[0] != key:
                 self._gallery = key, _repeat(lambda: build_gallery(self._store, feedback))
             return self._gallery[1]
+
+    def fits(self) -> dict[int, float]:
+        """How likely each photo shows the thing that it is in (`measure_fits`), as of now."""
+        with self._making:
+            gallery = self.gallery()
+            if self._fits is None or self._fits[0] is not gallery:
+                self._fits = gallery, _repeat(lambda: measure_fits(self._store, gallery))
+            return self._fits[1]
 
     def names(self, ids: Sequence[int]) -> dict[int, str]:
         """The names of photos that have one. Photos that joined by their score count once the gallery was made."""

@@ -19,6 +19,7 @@ _FROM_A_THING = 50
 # the parts show different things. Chosen on products60 and monuments24 (docs/research/results-search.md).
 _WRONG, _WRONG_SHARE = 2.0, 0.25
 _LEAST, _LEAST_SHARE = 4, 0.1  # photos of a group that is judged; share of its smaller part
+_BLOCK = 1024
 _MOST_LINKED = 1500  # photos of a group that are compared each with each
 
 
@@ -64,6 +65,20 @@ def _similarity(rows: Descriptors, members: Descriptors, thing_of: NDArray[np.in
     return np.stack(
         [np.sort(part, axis=1)[:, -_BEST:].mean(1) for part in np.split(similar, ends, axis=1)], axis=1
     )
+
+
+def score_members(descriptors: Descriptors, curve: ScoreCurve) -> NDArray[np.float64]:
+    """How likely each photo (N, dim) of a thing shows it, by its most similar other photos there; (N,)."""
+    found = np.ones(len(descriptors))
+    if len(descriptors) < 2:
+        return found
+    rows = descriptors.astype(np.float32)
+    best = min(_BEST, len(rows) - 1)
+    for start in range(0, len(rows), _BLOCK):
+        similar = rows[start : start + _BLOCK] @ rows.T
+        similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -1.0
+        found[start : start + _BLOCK] = curve.score(np.sort(similar, axis=1)[:, -best:].mean(1))
+    return found
 
 
 def _is_voted(store: Store, ids: NDArray[np.int64], things: Sequence[set[int]]) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from insclr.feedback.entries import (
 )
 from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
 from insclr.feedback.groups import cluster
-from insclr.feedback.joining import find_joins, find_split
+from insclr.feedback.joining import find_joins, find_split, score_members
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Entry, Row, Store
 
@@ -149,6 +149,17 @@ def _show_things(
         split = () if confirmed else tuple(central[i] for i in find_split(descriptors[order], curve))
         waiting = tuple(proposed.get(id_, ()))
         found.append(ShownThing(thing.id, thing.name, central, confirmed, thing.hidden, waiting, split))
+    return found
+
+
+def measure_fits(store: Store, gallery: Gallery) -> dict[int, float]:
+    """How likely each row that is in a thing shows it; 1 where a person put it there."""
+    curve, found = score_curve_of(store), {}
+    for thing in gallery.things:
+        ids = [row.id for row in thing.rows]
+        scores = score_members(store.descriptors(ids), curve)
+        for row, score in zip(thing.rows, scores, strict=True):
+            found[row.id] = 1.0 if row.image.hash in thing.confirmed else round(float(score), 4)
     return found
 
 

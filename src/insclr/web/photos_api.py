@@ -2,7 +2,7 @@
 
 import itertools
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Literal, cast
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from insclr.data.images import natural_key
 from insclr.feedback.entries import answer
 from insclr.feedback.names import Gallery, ShownThing, name_photos, take_out_photos
-from insclr.retrieval.score import score_curve_of
+from insclr.retrieval.score import DISPLAY_THRESHOLD, LIKELY, SURE, score_curve_of
 from insclr.store import Row
 from insclr.store.where import meets, parse_where
 from insclr.web.answers import PictureAnswer, open_original, picture_answer
@@ -38,8 +38,10 @@ _COMPARED = 8  # photos of a thing that chosen photos are compared with
 _MOST_THINGS = 300
 _CHUNK = 256 * 1024  # bytes
 
+_FITS = ((SURE, "Sure"), (LIKELY, "Likely"), (DISPLAY_THRESHOLD, "Possible"), (0.0, "Unlikely"))
+
 Show = Literal["all", "named", "unnamed", "by-score", "new"]
-Order = Literal["path", "newest", "oldest", "thing"]
+Order = Literal["path", "newest", "oldest", "thing", "fit"]
 
 
 class PhotoAnswer(PictureAnswer):
@@ -48,6 +50,9 @@ class PhotoAnswer(PictureAnswer):
     thing_id: str = Field(description="the thing that it is in; empty for a photo that matches nothing")
     by: Literal["person", "score", ""] = Field(
         description="who put it there; empty for a thing without feedback"
+    )
+    fit: float | None = Field(
+        None, description="how likely it shows that thing, 0 to 1; given where the list is by it"
     )
 
 
@@ -97,18 +102,28 @@ def photos(
     where: Annotated[str, Query(max_length=2000)] = "",
     count: Annotated[int, Query(ge=1, le=500)] = 120,
     offset: Annotated[int, Query(ge=0, le=10**8)] = 0,
+    fit_from: Annotated[float, Query(ge=0, le=1, description="at least this likely to show their thing")] = 0,
+    fit_to: Annotated[float, Query(ge=0, le=1, description="less likely than this; 1: all")] = 1,
 ) -> PhotoList:
     """All photos of a store, or those that a filter leaves."""
     home = served.store(store)
     found = _list(home, show, order, where)
     gallery = home.feedback.gallery()
+    by_fit = order == "fit" or fit_from > 0 or fit_to < 1
+    fits = home.feedback.fits() if by_fit else {}
+    if by_fit:  # photos in no thing have none
+        most = fit_to if fit_to < 1 else 2.0
+        found = [row for row in found if row.id in fits and fit_from <= fits[row.id] < most]
+    if order == "fit":
+        found.sort(key=lambda row: fits[row.id])
+    root = served.settings.root_path
     return PhotoList(
         fingerprint=home.store.info.fingerprint,
         photos=[
-            _photo(store, row, gallery, served.settings.root_path) for row in found[offset : offset + count]
+            _photo(store, row, gallery, root, fits.get(row.id)) for row in found[offset : offset + count]
         ],
         total=len(found),
-        headings=_headings(found, gallery, order),
+        headings=_headings(found, gallery, order, fits),
     )
 
 
@@ -192,13 +207,13 @@ def _rows(served: Offer, home: ServedStore, body: ChosenPhotos) -> list[Row]:
     return [row_of(served, home, ref) for ref in dict.fromkeys(body.refs)]
 
 
-def _photo(store: int, row: Row, gallery: Gallery, root: str) -> PhotoAnswer:
+def _photo(store: int, row: Row, gallery: Gallery, root: str, fit: float | None) -> PhotoAnswer:
     thing = gallery.thing_of.get(row.id)
     by: Literal["person", "score", ""] = ""
     if thing is not None and thing.has_feedback:
         by = "person" if row.image.hash in thing.confirmed else "score"
     answer = picture_answer(store, row, root, thing.name if thing else "")
-    return PhotoAnswer(**answer.model_dump(), thing_id=thing.id if thing else "", by=by)
+    return PhotoAnswer(**answer.model_dump(), thing_id=thing.id if thing else "", by=by, fit=fit)
 
 
 def _list(home: ServedStore, show: Show, order: Order, where: str) -> list[Row]:
@@ -237,10 +252,14 @@ def _thing_title(row: Row, gallery: Gallery) -> str:
     return thing.name if thing else ""
 
 
-def _headings(rows: Sequence[Row], gallery: Gallery, order: Order) -> list[Heading]:
+def _headings(
+    rows: Sequence[Row], gallery: Gallery, order: Order, fits: Mapping[int, float]
+) -> list[Heading]:
     def title(row: Row) -> str:
         if order == "thing":
             return _thing_title(row, gallery) or "no name yet"
+        if order == "fit":
+            return next(name for least, name in _FITS if fits[row.id] >= least)
         if order == "path":
             return row.image.path.rpartition("/")[0] or "top folder"
         return taken_of(row)[:7] or "no date"

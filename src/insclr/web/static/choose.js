@@ -35,8 +35,8 @@ export class Chosen {
       ...(this.removing ? [act("choose-remove", this.removing.label, () => this.remove())] : []),
       act("choose-split", "A new thing", () => this.name({ name: "" }), "Make a new thing of them; its name can follow"),
       act("choose-search", "Search from these", () => this.search([...this.photos.values()])),
-      act("choose-list", "List", () => this.saveList(), "Download their paths and names as CSV"),
-      act("choose-zip", "ZIP", () => this.saveZip(), "Download the files as a ZIP"),
+      act("choose-list", "Download list", () => this.saveList(), "Download their paths and names as CSV"),
+      act("choose-zip", "Download photos", () => this.saveZip(), "Download the files as a ZIP"),
     ]);
     const clear = act("choose-clear", "✕", () => this.clear(), "Choose none (Esc)");
     clear.className = "icon";

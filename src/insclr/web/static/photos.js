@@ -14,7 +14,8 @@ const HINTS = {
   "by-score": "These joined a thing by their score. Tick those that are right and add them to their thing; take the others out.",
   new: "These match nothing yet: new things, or the only photo of one. Tick photos of one thing and name them, or add them to a thing.",
 };
-const state = { show: "all", order: "path", filters: [], offset: 0 };
+const CHOICES = ["show", "order", "fit"];
+const state = { show: "all", order: "path", fit: "", filters: [], offset: 0 };
 let bar = null;
 let listed = { photos: [], headings: [], total: 0 };
 let turn = 0;
@@ -34,7 +35,7 @@ new TileKeys(byId("grid"), actions, (ref) => listed.photos.find((one) => one.ref
 function change(part) {
   Object.assign(state, part, { offset: 0, ...("offset" in part ? part : {}) });
   const values = new URLSearchParams();
-  for (const name of ["show", "order"]) if (state[name] !== byId(name).options[0].value) values.set(name, state[name]);
+  for (const name of CHOICES) if (state[name] !== byId(name).options[0].value) values.set(name, state[name]);
   for (const { column, sign, value } of state.filters) values.append(`only.${column}`, `${sign}:${value}`);
   if (bar.number) values.set("store", bar.number);
   const query = values.toString();
@@ -56,7 +57,10 @@ async function load(offset, count) {
 }
 
 async function ask(offset, count) {
-  const found = await feedback.photos({ show: state.show, order: state.order, where: toWhere(state.filters, bar.columns, ""), offset, count });
+  const [from, to] = state.fit ? state.fit.split("-") : [0, 1];
+  const found = await feedback.photos({
+    show: state.show, order: state.order, fit_from: from, fit_to: to, where: toWhere(state.filters, bar.columns, ""), offset, count,
+  });
   for (const one of found.photos) one.fingerprint = found.fingerprint;
   return found;
 }
@@ -65,11 +69,12 @@ function paint() {
   const parts = [];
   const headings = new Map(listed.headings.map((one) => [one.offset - state.offset, one.title]));
   listed.photos.forEach((one, i) => {
-    if (headings.has(i)) parts.push(element("h2", { class: "month" }, [headings.get(i)]));
+    if (headings.has(i) && listed.headings.length > 1) parts.push(element("h2", { class: "month" }, [headings.get(i)]));
     parts.push(makeTile(one, i, actions));
   });
   byId("photos-title").textContent = state.show === "new" ? `New: ${counted(listed.total, "photo")} that match nothing` : counted(listed.total, "photo");
-  byId("photos-hint").textContent = listed.total ? HINTS[state.show] : "";
+  const sure = state.fit || state.order === "fit" ? "The number says how likely a photo shows the thing that it is in, by its most similar photos there." : "";
+  byId("photos-hint").textContent = listed.total ? [HINTS[state.show], sure].filter(Boolean).join(" ") : "";
   byId("grid").replaceChildren(listed.total ? element("div", { class: "tiles" }, parts) : empty());
   byId("load-more").hidden = state.offset + listed.photos.length >= listed.total;
   byId("jump-label").hidden = listed.headings.length < 2;
@@ -78,10 +83,11 @@ function paint() {
 }
 
 function empty() {
-  const text = state.filters.length ? "No photo meets the filters." : state.show === "all" ? "This store is empty: index some photos first." : "There are none.";
+  const filtered = state.filters.length || state.fit;
+  const text = filtered ? "No photo meets the filters." : state.show === "all" ? "This store is empty: index some photos first." : "There are none.";
   const all = element("button", {}, ["Show all photos"]);
-  all.addEventListener("click", () => change({ show: "all", filters: [] }));
-  return element("div", { class: "none", role: "note" }, [element("h2", {}, ["No photos"]), element("p", {}, [text]), element("div", { class: "actions" }, state.show === "all" && !state.filters.length ? [] : [all])]);
+  all.addEventListener("click", () => change({ show: "all", fit: "", filters: [] }));
+  return element("div", { class: "none", role: "note" }, [element("h2", {}, ["No photos"]), element("p", {}, [text]), element("div", { class: "actions" }, state.show === "all" && !filtered ? [] : [all])]);
 }
 
 function fail(error) {
@@ -93,19 +99,19 @@ function fail(error) {
 }
 
 function render() {
-  for (const name of ["show", "order"]) byId(name).value = state[name];
+  for (const name of CHOICES) byId(name).value = state[name];
   filters.show(state.filters, bar.columns);
 }
 
 async function begin() {
   wireShell(() => load(state.offset, listed.photos.length));
   const values = new URLSearchParams(location.search);
-  for (const name of ["show", "order"]) if ([...byId(name).options].some((one) => one.value === values.get(name))) state[name] = values.get(name);
+  for (const name of CHOICES) if ([...byId(name).options].some((one) => one.value === values.get(name))) state[name] = values.get(name);
   state.filters = [...values].filter(([name]) => name.startsWith("only.")).map(([name, text]) => {
     const [, sign, value] = /^([a-z-]+):([^]*)$/.exec(text) ?? [];
     return { column: name.slice(5), sign, value };
   }).filter((one) => one.sign);
-  for (const name of ["show", "order"]) byId(name).addEventListener("change", () => change({ [name]: byId(name).value }));
+  for (const name of CHOICES) byId(name).addEventListener("change", () => change({ [name]: byId(name).value }));
   byId("jump").addEventListener("change", () => {
     window.scrollTo({ top: 0 });
     change({ offset: Number(byId("jump").value) });

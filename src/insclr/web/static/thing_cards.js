@@ -15,7 +15,7 @@ export function card(thing) {
   const facts = [element("span", {}, [counted(thing.photos, "photo")])];
   if (thing.score !== undefined) facts.push(element("span", {}, [`${Math.round(thing.score * 100)} % alike`]));
   if (thing.proposed) facts.push(element("span", { class: "doubt", title: "Photos that look like it and wait for you" }, [`${thing.proposed} to check`]));
-  if (thing.uncertain) facts.push(element("span", { class: "doubt", title: "These photos may show several things" }, ["uncertain"]));
+  if (thing.uncertain) facts.push(element("span", { class: "doubt", title: "These photos may show several things" }, ["several things?"]));
   if (thing.hidden) facts.push(element("span", { class: "doubt" }, ["hidden"]));
   return element("a", { class: "thing", href: `things#${thing.id}`, "data-thing": thing.id }, [
     element("div", { class: `covers n${covers.length}` }, covers),

@@ -91,7 +91,7 @@ async function renderThing(id) {
   });
   const facts = [counted(thing.photos, "photo")];
   if (thing.confirmed && thing.confirmed < thing.photos) facts.push(`${thing.photos - thing.confirmed} joined by their score`);
-  if (thing.uncertain) facts.push("uncertain: these may be several things");
+  if (thing.uncertain) facts.push("these may be several things");
   byId("page").replaceChildren(
     element("p", {}, [element("a", { href: "things" }, ["All things"])]),
     element("h1", {}, [thing.name || "A thing without a name"]),

@@ -15,7 +15,7 @@ export const BANDS = [
 ];
 export const bandOf = (match) => (match.band === "sure" ? "sure" : match.band === "other" ? "unlikely" : match.likely ? "likely" : "possible");
 
-const percent = (match) => `${Math.round(match.score * 100)} %`;
+const percent = (score) => `${Math.round(score * 100)} %`;
 
 // actions: open(match, i), search(match), add(match), chosen: the photos that are chosen (choose.js).
 // A photo without a score is one to start from, or one of a list.
@@ -50,7 +50,7 @@ function label(match, startsSearch) {
   if (startsSearch) return `${match.path}: search from this photo`;
   const parts = [match.path, match.thing];
   if (match.is_query) parts.push("your photo");
-  else if (match.score !== undefined) parts.push(`${bandOf(match)}, ${percent(match)}`);
+  else if (match.score !== undefined) parts.push(`${bandOf(match)}, ${percent(match.score)}`);
   if (copiesOf(match)) parts.push(counted(copiesOf(match), "copy", "copies"));
   return `${parts.filter(Boolean).join(", ")}: open`;
 }
@@ -58,7 +58,8 @@ function label(match, startsSearch) {
 function badges(match) {
   const found = [];
   if (match.is_query) found.push(element("span", { class: "badge mine" }, ["your photo"]));
-  else if (match.score !== undefined) found.push(element("span", { class: "badge score" }, [percent(match)]));
+  else if (match.score !== undefined) found.push(element("span", { class: "badge score" }, [percent(match.score)]));
+  else if (typeof match.fit === "number") found.push(element("span", { class: "badge score", title: "How likely it shows its thing" }, [percent(match.fit)]));
   if (copiesOf(match)) found.push(element("span", { class: "badge copies", title: `${counted(copiesOf(match), "near-identical copy", "near-identical copies")}` }, [`+${copiesOf(match)}`]));
   if (match.thing) found.push(element("span", { class: "badge thing" }, [match.thing]));
   if (match.by === "score") found.push(element("span", { class: "badge by", title: "It joined by its score; nobody has confirmed it" }, ["by score"]));
