@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import insclr
 from helpers.called import call
 from helpers.histogram_describer import draw, draw_things
 from insclr.cli.indexing import _complete_files
 from insclr.store import open_store
+from insclr.store.store_models import model_folder, read_models, write_models
 
 
 def test_a_file_is_complete_when_it_was_not_written_to_for_an_interval(tmp_path: Path) -> None:
@@ -54,6 +56,12 @@ def test_images_are_indexed_as_they_arrive_until_ctrl_c(tmp_path: Path) -> None:
         away.rename(folder)
         draw(folder / "9" / "1.png", 9, 1)
         assert "1 added: 4 images in the store" in process.stdout.readline()
+        # A model that is learned meanwhile is used from then on.
+        insclr.whiten("pretrained:efficientnet_lite0", folder, tmp_path / "other.safetensors", dim=4)
+        insclr.index(tmp_path / "other.safetensors", folder, model_folder(store, 2))
+        write_models(store, read_models(store).use(2))
+        draw(folder / "9" / "2.png", 9, 2)
+        assert "1 added: 4 images in the store" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
@@ -63,5 +71,5 @@ def test_images_are_indexed_as_they_arrive_until_ctrl_c(tmp_path: Path) -> None:
     assert errors.count("unreadable: bad.png") == 1
     assert errors.count("waiting for it to come back") == 1
     opened = open_store(store)
-    assert set(opened.rows_by_path()) == {"0/0.png", "0/1.png", "9/0.png", "9/1.png"}
+    assert set(opened.rows_by_path()) == {"0/0.png", "0/1.png", "9/0.png", "9/1.png", "9/2.png"}
     opened.close()

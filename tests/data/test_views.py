@@ -12,7 +12,8 @@ from insclr.data.views import Pixels, at_scale, descriptor_views, fit_image
 
 def _resized(image: Image.Image, shape: tuple[int, ...]) -> Pixels:
     _, height, width = shape
-    return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    wide = image.resize((width, image.height), Image.Resampling.BICUBIC)  # rows first
+    return np.asarray(wide.resize((width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
 
 
 def _noise(width: int, height: int) -> Image.Image:

@@ -24,7 +24,9 @@ def take_photos(shared: Path, folder: Path, seed: int = 0) -> tuple[dict[str, st
             for row in csv.DictReader(text):
                 by_thing[f"{name}-{row['instance']}"].append(shared / "data" / name / row["path"])
         chosen = generator.permutation(sorted(by_thing))
-        files |= {thing: list(generator.permutation(by_thing[thing])) for thing in chosen[:things]}
+        for thing in chosen[:things]:
+            order = generator.permutation(len(by_thing[thing]))
+            files[thing] = [by_thing[thing][i] for i in order]
         spare += [(thing, by_thing[thing]) for thing in chosen[things : things + 1]]
     first, later = [], []
     for name, (_, photos) in _PARTS.items():
@@ -44,7 +46,7 @@ def _copy(photos: list[tuple[str, Path]], folder: Path, number: int) -> dict[str
     folder.mkdir(parents=True)
     shown = {}
     for at, (thing, file) in enumerate(photos, start=number):
-        name = f"IMG_{at:04d}{Path(file).suffix}"
+        name = f"IMG_{at:04d}{file.suffix}"
         shutil.copy(file, folder / name)
         shown[name] = thing
     return shown

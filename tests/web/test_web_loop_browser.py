@@ -139,7 +139,7 @@ def test_names_and_answers_make_search_better_and_the_report_proves_it(
         assert [one.split(":")[0] for one in sentences] == ["After", "Before"]
         for one in sentences:
             assert "of the first 5 results show the same thing (between " in one
-        with closing(open_store(model_before(collection.store.uri))) as earlier:
+        with closing(open_store(str(model_before(collection.store.uri)))) as earlier:
             printed = report_proof([learned, earlier], ["Now", "Before"])
         assert printed == [one.split(": ", 1)[1] for one in sentences]
         told = (Path(learned.info.model) / "report.html").read_text()

@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,6 +121,7 @@ def watch(
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that images arrive in.")
     folder = folder.absolute()
+    model = _model_number(store)
     describer, known = _open_watched(store, options)
     typer.echo(one_line(f"watching {folder}: {known} images in the store (Ctrl-C stops it)"))
     indexed: dict[str, tuple[int, int]] = {}
@@ -128,6 +130,10 @@ def watch(
     try:
         while True:
             try:
+                if (current := _model_number(store)) != model:  # learned, or gone back to, meanwhile
+                    describer, _ = _open_watched(store, replace(options, model="", weights=""))
+                    model, indexed = current, {}
+                    progress.say("The store has another model now: images are indexed with it from here on.")
                 files = _complete_files(folder, every)
                 new = tuple(path for path, state in files.items() if indexed.get(path) != state)
                 if new:
@@ -148,6 +154,13 @@ def watch(
             time.sleep(every)
     finally:
         typer.echo(f"while watching: {added} images added and {changed} changed; the store keeps them")
+
+
+def _model_number(store: str) -> int:
+    """The number of the store's current model; a server and a new store have one."""
+    from insclr.store.store_models import read_models
+
+    return 1 if "://" in store else read_models(Path(store)).current
 
 
 def _open_watched(store: str, options: StoreModelOptions) -> "tuple[Describer, int]":

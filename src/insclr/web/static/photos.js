@@ -73,7 +73,7 @@ function paint() {
     parts.push(makeTile(one, i, actions));
   });
   byId("photos-title").textContent = state.show === "new" ? `New: ${counted(listed.total, "photo")} that match nothing` : counted(listed.total, "photo");
-  const sure = state.fit || state.order === "fit" ? "The number says how likely a photo shows the thing that it is in, by its most similar photos there." : "";
+  const sure = state.fit || state.order === "fit" ? "The number is how likely a photo shows the thing that it is in, by its most similar photos there." : "";
   byId("photos-hint").textContent = listed.total ? [HINTS[state.show], sure].filter(Boolean).join(" ") : "";
   byId("grid").replaceChildren(listed.total ? element("div", { class: "tiles" }, parts) : empty());
   byId("load-more").hidden = state.offset + listed.photos.length >= listed.total;
