@@ -65,7 +65,7 @@ def test_images_are_indexed_as_they_arrive_until_ctrl_c(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
-    assert "4 images added and 1 changed" in out
+    assert "5 images added and 1 changed" in out
     assert "stopped" in errors
     assert "Traceback" not in errors
     assert errors.count("unreadable: bad.png") == 1

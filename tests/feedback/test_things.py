@@ -51,7 +51,7 @@ def test_where_little_is_named_a_photo_waits_for_a_person(store: Store) -> None:
     store.append(name_thing("thing-00", "mug", [image[path] for path in named]))
     gallery = build_gallery(store)
     assert paths_of(store, "thing-00") == set(named)
-    assert [row.image.path for row in gallery.thing("thing-00").proposed] == ["0/5.png"]
+    assert [row.image.path for row, _ in gallery.thing("thing-00").proposed] == ["0/5.png"]
     assert "0/5.png" in [row.image.path for row in gallery.alone]  # it is in one place, and found there
     store.append(add_images("thing-00", [image["0/5.png"]]))
     assert paths_of(store, "thing-00") == {*named, "0/5.png"}

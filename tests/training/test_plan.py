@@ -46,3 +46,16 @@ def test_what_a_round_took_tells_how_long_the_next_will() -> None:
     left = plan.seconds_after()
     assert left is not None
     assert 79 < left < 82
+
+
+def test_while_a_round_prepares_its_own_steps_count_too() -> None:
+    plan = Plan(load_recipe("fast"), images=10_000)
+    before = plan.seconds_after()
+    plan.begin_round(0)
+    assert plan.seconds_after() == before
+    plan.begin_steps()  # they have a bar of their own from here on
+    left = plan.seconds_after()
+    assert before is not None
+    assert left is not None
+    # 400 steps of tuples of 64 at 0.02 s, and one round after them
+    assert abs(before - left - 400 * 0.02) < 1e-6

@@ -48,6 +48,8 @@ def test_proposed_photos_are_confirmed_or_rejected_one_by_one_or_together(
     waiting = titles(shop, "#proposals .tile")
     assert len(waiting) == 3
     assert "3 photos look like Mug: check" in shop.one("#proposals-title").text
+    sure = [int(one.text.split()[0]) for one in shop.all("#proposals .tile .score")]
+    assert sure == sorted(sure, reverse=True)
     assert not set(waiting) & set(titles(shop, "#photos .tile"))  # nothing joined by itself
     shop.script("document.querySelector('#proposals .tile .tick').click()")
     shop.script("document.getElementById('reject').click()")

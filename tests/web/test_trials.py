@@ -16,8 +16,12 @@ import insclr
 from helpers.browser import Page, served_page
 from helpers.camera_photos import take_photos
 from insclr.feedback.names import Gallery, build_gallery
+from insclr.options import SearchOptions
 from insclr.retrieval.query import describer_of
+from insclr.retrieval.search import search
 from insclr.store import open_store
+from insclr.web.decode_pool import DecodePool
+from insclr.web.queries import QueryDecoder, row_query
 from insclr.web.served import ServedStore
 
 pytestmark = pytest.mark.slow
@@ -101,11 +105,15 @@ def members(gallery: Gallery) -> dict[str, set[str]]:
 def count_sure(trial: Trial) -> tuple[int, int]:
     """Sure results of searching for every sixth photo of the first day, and the right ones among them."""
     sure = right = 0
+    home = trial.serve()
+    rows, known = home.store.rows_by_path(), home.feedback.known_pairs()
     for path in sorted(trial.first)[::6]:
-        for match in insclr.search(trial.store, trial.folder / "first" / path, top=50):
+        query = row_query(QueryDecoder(DecodePool(1)), home, rows[path])
+        for match in search(home.store, home.describer, [query], SearchOptions(top=50), known=known):
             if match.band == "sure" and not match.is_query:
                 sure += 1
                 right += trial.shows[match.path] == trial.shows[path]
+    home.store.close()
     return sure, right
 
 
@@ -128,7 +136,9 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
         joined = [(name, path) for name, paths in after.items() for path in paths - trial.first]
         wrong = [one for one in joined if not one[0].startswith(trial.shows[one[1]])]
         assert len(wrong) <= 0.05 * len(joined)
-        proposed = [(one.name, row.image.path) for one in gallery.things for row in one.proposed if one.name]
+        proposed = [
+            (one.name, row.image.path) for one in gallery.things for row, _ in one.proposed if one.name
+        ]
         assert {path for _, path in (*joined, *proposed)} - trial.first
 
         # A thing with proposals: the right ones are confirmed, the wrong ones rejected.

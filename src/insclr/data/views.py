@@ -54,7 +54,7 @@ def fit_image(image: Image.Image, size: int, fit: Fit) -> Pixels:
         scale = size / max(image.size)
         width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     if image.size != (width, height):
-        # One axis after the other: Pillow rounds between them, and its versions choose their order differently.
+        # One axis after the other: Pillow rounds between them, and Pillow 13 chooses their order by the shape.
         image = image.resize((width, image.height), Image.Resampling.BICUBIC)
         image = image.resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(image).transpose(2, 0, 1)

@@ -20,6 +20,7 @@ _FROM_A_THING = 50
 _WRONG, _WRONG_SHARE = 2.0, 0.25
 _LEAST, _LEAST_SHARE = 4, 0.1  # photos of a group that is judged; share of its smaller part
 _BLOCK = 1024
+_COPY = 1 - 1e-3  # similarity above which a photo is the same or a copy
 _MOST_LINKED = 1500  # photos of a group that are compared each with each
 
 
@@ -60,24 +61,26 @@ def find_joins(
 def _similarity(rows: Descriptors, members: Descriptors, thing_of: NDArray[np.int64]) -> NDArray[np.float32]:
     """The mean similarity (rows, things) to the most similar photos of each thing, the row itself not among them."""
     similar = rows.astype(np.float32) @ members.T
-    similar[similar > 1 - 1e-3] = -1.0  # the row itself, or a copy
+    similar[similar > _COPY] = -1.0  # the row itself, or a copy
     ends = np.flatnonzero(np.diff(thing_of)) + 1
     return np.stack(
         [np.sort(part, axis=1)[:, -_BEST:].mean(1) for part in np.split(similar, ends, axis=1)], axis=1
     )
 
 
-def score_members(descriptors: Descriptors, curve: ScoreCurve) -> NDArray[np.float64]:
-    """How likely each photo (N, dim) of a thing shows it, by its most similar other photos there; (N,)."""
-    found = np.ones(len(descriptors))
-    if len(descriptors) < 2:
-        return found
-    rows = descriptors.astype(np.float32)
-    best = min(_BEST, len(rows) - 1)
+def score_fit(rows: Descriptors, members: Descriptors, curve: ScoreCurve) -> NDArray[np.float64]:
+    """How likely each row (R, dim) shows a thing, by its most similar photos in it (N, dim); (R,).
+
+    The row itself and copies of it do not count; 1 where there is no other photo.
+    """
+    found = np.ones(len(rows))
     for start in range(0, len(rows), _BLOCK):
-        similar = rows[start : start + _BLOCK] @ rows.T
-        similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -1.0
-        found[start : start + _BLOCK] = curve.score(np.sort(similar, axis=1)[:, -best:].mean(1))
+        similar = rows[start : start + _BLOCK].astype(np.float32) @ members.astype(np.float32).T
+        similar[similar > _COPY] = -np.inf
+        best = -np.sort(-similar, axis=1)[:, :_BEST]
+        there = np.isfinite(best)
+        mean = np.where(there, best, 0).sum(1) / np.maximum(there.sum(1), 1)
+        found[start : start + _BLOCK] = np.where(there.any(1), curve.score(mean), 1.0)
     return found
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from insclr.arrays import Descriptors
 from insclr.errors import UserError
 from insclr.feedback.entries import (
     add_images,
@@ -18,8 +19,8 @@ from insclr.feedback.entries import (
 )
 from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
 from insclr.feedback.groups import cluster
-from insclr.feedback.joining import find_joins, find_split, score_members
-from insclr.retrieval.score import score_curve_of
+from insclr.feedback.joining import find_joins, find_split, score_fit
+from insclr.retrieval.score import ScoreCurve, score_curve_of
 from insclr.store import Entry, Row, Store
 
 _GROUP = "group-"  # before the hash of the most central photo, for a thing without feedback
@@ -35,7 +36,8 @@ class ShownThing:
     # Hashes of photos that people put here one by one; the others were named as a group or joined by score.
     confirmed: frozenset[str] = frozenset()
     hidden: bool = False
-    proposed: tuple[Row, ...] = ()  # photos that look like it and wait for a person
+    # Photos that look like it and wait for a person, each with its score, the likeliest first.
+    proposed: tuple[tuple[Row, float], ...] = ()
     split: tuple[Row, ...] = ()  # those of its rows that are probably another thing
 
     @property
@@ -147,9 +149,18 @@ def _show_things(
         thing = feedback.things.get(id_) or Thing(f"{_GROUP}{central[0].image.hash}")
         confirmed = frozenset(thing.images) - thing.grouped
         split = () if confirmed else tuple(central[i] for i in find_split(descriptors[order], curve))
-        waiting = tuple(proposed.get(id_, ()))
+        waiting = _score_proposed(store, proposed.get(id_, []), descriptors, curve)
         found.append(ShownThing(thing.id, thing.name, central, confirmed, thing.hidden, waiting, split))
     return found
+
+
+def _score_proposed(
+    store: Store, rows: Sequence[Row], members: Descriptors, curve: ScoreCurve
+) -> tuple[tuple[Row, float], ...]:
+    if not rows:
+        return ()
+    scores = score_fit(store.descriptors([row.id for row in rows]), members, curve)
+    return tuple((rows[i], float(scores[i])) for i in np.argsort(-scores, kind="stable"))
 
 
 def measure_fits(store: Store, gallery: Gallery) -> dict[int, float]:
@@ -157,7 +168,8 @@ def measure_fits(store: Store, gallery: Gallery) -> dict[int, float]:
     curve, found = score_curve_of(store), {}
     for thing in gallery.things:
         ids = [row.id for row in thing.rows]
-        scores = score_members(store.descriptors(ids), curve)
+        descriptors = store.descriptors(ids)
+        scores = score_fit(descriptors, descriptors, curve)
         for row, score in zip(thing.rows, scores, strict=True):
             found[row.id] = 1.0 if row.image.hash in thing.confirmed else round(float(score), 4)
     return found

@@ -110,7 +110,10 @@ def _is_search_better(run: RunRecord) -> str:
             "fitted to the photos without training, not at the pretrained network."
         )
     if not lines:
-        return "Judge 30 results on the Teach page of `insclr serve STORE`: this page then shows the result."
+        return (
+            "Judge 30 results on the Teach page of `insclr serve STORE`; `insclr answers proof STORE` then shows the "
+            "result here."
+        )
     return "\n".join(lines)
 
 

@@ -115,6 +115,7 @@ class Plan:
         self._done = done
         self._rounds = [fit_to_collection(each, images) for each in recipe.rounds]
         self._at = done - 1  # the round under way; before the first one, images are described
+        self._prepares = False  # its steps have not begun
         self._began = 0.0
         self._seconds_per_view: float | None = None
         self._pace: dict[str, float] = {}  # seconds a step, by the layers that are trained
@@ -142,10 +143,15 @@ class Plan:
 
     def begin_round(self, index: int) -> None:
         """Round `index` is under way."""
-        self._at, self._began = index, time.monotonic()
+        self._at, self._began, self._prepares = index, time.monotonic(), True
+
+    def begin_steps(self) -> None:
+        """The steps of the round begin, and have a bar of their own."""
+        self._prepares = False
 
     def end_round(self, steps: int) -> None:
         """The round has ended after so many steps."""
+        self._prepares = False
         seconds = time.monotonic() - self._began
         layers = self._rounds[self._at].train
         if steps:
@@ -154,8 +160,8 @@ class Plan:
             self._spent += seconds
 
     def seconds_after(self) -> float | None:
-        """What the rounds after the one under way may take; None while that is unknown."""
-        later = self._rounds[self._at + 1 :]
+        """What the rounds may take whose steps have not begun; None while that is unknown."""
+        later = self._rounds[self._at + (0 if self._prepares else 1) :]
         of_fc = sum(each.steps * self._pace.get("fc", _FC_STEP) for each in later if each.train == "fc")
         estimates = [self._estimate(each) for each in later if each.train != "fc"]
         known = [one for one in estimates if one is not None]

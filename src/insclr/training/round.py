@@ -81,6 +81,7 @@ def run_round(run: Run, index: int) -> None:
     if ranks.first or is_shared:
         if recipe.refine and isinstance(network.fc, nn.Linear):
             network.fc = RefinedLinear(network.fc)
+        run.plan.begin_steps()
         steps, seconds = train_steps(this)
         if isinstance(network.fc, RefinedLinear):
             network.fc = network.fc.fold()

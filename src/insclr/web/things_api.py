@@ -95,11 +95,19 @@ class ThingPicture(PictureAnswer):
     confirmed: bool = Field(description="a person put it here; else it joined by its score")
 
 
+class ProposedPicture(PictureAnswer):
+    """A photo that looks like a thing."""
+
+    fit: float = Field(description="how likely it shows the thing, by its most similar photos there")
+
+
 class ThingPage(ThingAnswer, Shown):
     """A thing with its photos, the most typical first."""
 
     pictures: list[ThingPicture]
-    proposals: list[PictureAnswer] = Field(description="photos that look like it, to confirm or to reject")
+    proposals: list[ProposedPicture] = Field(
+        description="photos that look like it, to confirm or to reject; the likeliest first"
+    )
     other_part: list[str] = Field(description="refs of its photos that are probably another thing")
 
 
@@ -173,7 +181,10 @@ def thing_page_answer(served: Served, store: int, thing: ShownThing) -> ThingPag
             for row in thing.rows[:_MOST_SHOWN]
         ],
         proposals=[
-            picture_answer(store, row, served.settings.root_path) for row in thing.proposed[:_MOST_SHOWN]
+            ProposedPicture(
+                **picture_answer(store, row, served.settings.root_path).model_dump(), fit=round(fit, 4)
+            )
+            for row, fit in thing.proposed[:_MOST_SHOWN]
         ],
         other_part=[f"{store}:{row.id}" for row in thing.split],
     )
@@ -199,7 +210,7 @@ def name(
 def judge_proposals(target: Target, body: JudgedProposals) -> Done:
     """Confirm or reject photos that look like the thing."""
     target.home.require_shown(body.fingerprint)
-    waiting = {row.id: row.image.hash for row in target.thing.proposed}
+    waiting = {row.id: row.image.hash for row, _ in target.thing.proposed}
     ids = [row_of(target.served, target.home, ref).id for ref in body.refs]
     if any(id_ not in waiting for id_ in ids):
         raise Refused(409, "a photo does not wait for this thing any more: look at it again")

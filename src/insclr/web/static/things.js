@@ -121,7 +121,7 @@ function proposals(thing) {
   };
   return element("section", { class: "proposals", id: "proposals", "aria-labelledby": "proposals-title" }, [
     element("h2", { id: "proposals-title" }, [`${counted(found.length, "photo")} look${found.length === 1 ? "s" : ""} like ${thing.name || "this thing"}: check`]),
-    element("p", { class: "hint" }, ["Tick some to decide about these alone."]),
+    element("p", { class: "hint" }, ["The likeliest first. Tick some to decide about these alone."]),
     element("div", { class: "acts" }, [button("They show it", () => judge(true), { class: "primary", id: "confirm" }), button("They do not", () => judge(false), { id: "reject" })]),
     element("div", { class: "tiles" }, found.map((one, i) => makeTile(one, i, actions))),
     element("h2", {}, ["Its photos"]),
