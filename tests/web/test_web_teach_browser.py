@@ -108,6 +108,20 @@ def test_a_screen_is_answered_by_taps_and_by_keys(window: Window, collection: Se
     window.until(lambda: window.all(".toast"))
 
 
+def test_a_candidate_is_seen_large_without_being_chosen(window: Window, collection: ServedStore) -> None:
+    window.open("teach")
+    window.until(lambda: window.all("#candidates .pick"))
+    first = window.one("#candidates .pick")
+    window.one("#candidates .enlarge").click()
+    window.until(lambda: window.one("#viewer").is_displayed())
+    assert window.one("#facts-path").text == first.get_attribute("title")
+    assert window.one("#viewer-place").text.startswith("2 of ")  # after the photo that is asked about
+    window.one("#viewer").send_keys(Keys.ESCAPE)
+    window.until(lambda: not window.one("#viewer").is_displayed())
+    assert first.get_attribute("aria-pressed") == "false"
+    assert collection.store.journal() == []
+
+
 def test_an_answer_to_what_the_model_before_asked_is_not_written_and_asked_anew(
     window: Window, collection: ServedStore
 ) -> None:

@@ -89,8 +89,8 @@ def screen(served: Offer, store: StoreNumber) -> ScreenAnswer:
     pictures = []
     if found is not None:
         ids = [int(asking.ids[place]) for place in (found.query, *found.candidates)]
-        rows = {row.id: row for row in home.store.rows(ids)}
-        pictures = [_picture(served, store, rows[id_]) for id_ in ids if id_ in rows]
+        rows, names = {row.id: row for row in home.store.rows(ids)}, home.feedback.names(ids)
+        pictures = [_picture(served, store, rows[id_], names.get(id_, "")) for id_ in ids if id_ in rows]
     return ScreenAnswer(
         fingerprint=home.store.info.fingerprint,
         query=pictures[0] if pictures else None,
@@ -192,8 +192,8 @@ def stop_learning(request: Request, served: Offer, store: StoreNumber) -> Learni
     return learning_state(request, served, store)
 
 
-def _picture(served: Served, store: int, row: Row) -> PictureAnswer:
-    return picture_answer(store, row, served.settings.root_path)
+def _picture(served: Served, store: int, row: Row, thing: str = "") -> PictureAnswer:
+    return picture_answer(store, row, served.settings.root_path, thing)
 
 
 def _contradictions(served: Served, store: int) -> list[ContradictionAnswer]:

@@ -4,7 +4,7 @@ import { Chosen } from "./choose.js";
 import { byId, counted, element } from "./dom.js";
 import * as feedback from "./feedback_api.js";
 import { Filters, toWhere } from "./filters.js";
-import { attempt, beginStore, wireShell } from "./shell.js";
+import { attempt, beginStore, searchFrom, wireShell } from "./shell.js";
 import { makeTile, TileKeys } from "./tiles.js";
 import { Viewer } from "./viewer.js";
 
@@ -20,14 +20,12 @@ let bar = null;
 let listed = { photos: [], headings: [], total: 0 };
 let turn = 0;
 
-const searchFrom = (photos) => {
-  location.href = `./?${photos.slice(0, 16).map((one) => `photo=${one.ref}`).join("&")}${bar.number ? `&store=${bar.number}` : ""}`;
-};
+const search = (photos) => searchFrom(photos, bar.number);
 const chosen = new Chosen({
-  changed: () => load(0, listed.photos.length), search: searchFrom, originals: () => bar.about.originals,
+  changed: () => load(0, listed.photos.length), search, originals: () => bar.about.originals,
   remove: { label: "Take out of its thing", does: (_, asked) => feedback.removePhotos(asked) },
 });
-const actions = { chosen, search: (match) => searchFrom([match]), open: (match) => viewer.open(listed.photos, listed.photos.indexOf(match)), about: () => bar.about, renamed: () => load(0, listed.photos.length) };
+const actions = { chosen, search: (match) => search([match]), open: (match) => viewer.open(listed.photos, listed.photos.indexOf(match)), about: () => bar.about, renamed: () => load(0, listed.photos.length) };
 const viewer = new Viewer(actions);
 const filters = new Filters(byId("filters"), byId("filter-add"), (filters) => change({ filters }));
 new TileKeys(byId("grid"), actions, (ref) => listed.photos.find((one) => one.ref === ref));

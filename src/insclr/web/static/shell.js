@@ -59,6 +59,11 @@ export async function showUndo() {
   byId("undo").title = last ? `Take back: ${last.message}` : "Nothing to take back";
 }
 
+// Go to a search from these photos of a store.
+export function searchFrom(photos, store) {
+  location.href = `./?${photos.slice(0, 16).map((one) => `photo=${one.ref}`).join("&")}${store ? `&store=${store}` : ""}`;
+}
+
 const storeOf = () => (new URLSearchParams(location.search).get("store") === "1" ? 1 : 0);
 
 // The store bar of a page other than search: its switch shows the same page of the other model.

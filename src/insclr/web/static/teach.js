@@ -2,8 +2,11 @@
 
 import { byId, element, toast } from "./dom.js";
 import * as feedback from "./feedback_api.js";
-import { beginStore, showUndo, wireShell } from "./shell.js";
+import { beginStore, searchFrom, showUndo, wireShell } from "./shell.js";
+import { ENLARGE, icon } from "./tiles.js";
+import { Viewer } from "./viewer.js";
 
+let bar = null;
 let screen = null;
 let busy = false;
 let pair = null; // the result that is judged
@@ -52,9 +55,17 @@ function candidate(picture) {
     made.setAttribute("aria-pressed", made.getAttribute("aria-pressed") !== "true");
     updateDone();
   });
-  return made;
+  const enlarge = element("button", { class: "enlarge", "aria-label": `See ${picture.path} large`, title: "See it large" }, [icon(ENLARGE)]);
+  enlarge.addEventListener("click", () => {
+    const photos = [screen.query, ...screen.candidates].map((one) => ({ ...one, fingerprint: screen.fingerprint }));
+    viewer.open(photos, photos.findIndex((one) => one.ref === picture.ref));
+  });
+  return element("div", { class: "candidate" }, [made, enlarge]);
 }
 
+const viewer = new Viewer({
+  search: (match) => searchFrom([match], bar.number), about: () => bar.about, renamed: () => attempt(feedback.screen).then(show),
+});
 const tapped = () => [...document.querySelectorAll('#candidates [aria-pressed="true"]')].map((one) => one.dataset.ref);
 
 function updateDone() {
@@ -172,5 +183,7 @@ const anew = () => feedback.screen().catch(fail).then(async (first) => {
   showProof(await feedback.sample().catch(() => null));
 });
 wireShell(() => attempt(feedback.screen).then(show));
-attempt(() => beginStore(anew)).then(anew);
+attempt(async () => {
+  bar = await beginStore(anew);
+}).then(anew);
 watchLearning();

@@ -3,7 +3,7 @@
 import { Chosen } from "./choose.js";
 import { byId, counted, element } from "./dom.js";
 import * as feedback from "./feedback_api.js";
-import { attempt, beginStore, showUndo, wireShell } from "./shell.js";
+import { attempt, beginStore, searchFrom, showUndo, wireShell } from "./shell.js";
 import { card, chooseThing, askName } from "./thing_cards.js";
 import { makeTile, TileKeys } from "./tiles.js";
 import { Viewer } from "./viewer.js";
@@ -20,14 +20,12 @@ const button = (text, does, attributes = {}) => {
   return made;
 };
 
-const searchFrom = (photos) => {
-  location.href = `./?${photos.slice(0, 16).map((one) => `photo=${one.ref}`).join("&")}${bar.number ? `&store=${bar.number}` : ""}`;
-};
+const search = (photos) => searchFrom(photos, bar.number);
 const chosen = new Chosen({
-  changed: (done) => (shown && done.id ? follow(done) : render()), search: searchFrom, originals: () => bar.about.originals,
+  changed: (done) => (shown && done.id ? follow(done) : render()), search, originals: () => bar.about.originals,
   remove: { label: "Not this thing", does: (_, asked) => feedback.removePhotos(asked) },
 });
-const actions = { chosen, search: (match) => searchFrom([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
+const actions = { chosen, search: (match) => search([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
 const viewer = new Viewer(actions);
 new TileKeys(byId("page"), actions, (ref) => tiles.find((one) => one.ref === ref));
 

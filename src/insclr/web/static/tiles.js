@@ -42,7 +42,7 @@ function controls(match, actions, startsSearch) {
   const made = [];
   if (match.score !== undefined && !match.is_query) made.push(whyButton(match)); // the query itself needs no reason
   if (actions.add) made.push(control("add", "+", "Add to the query (a)", actions.add));
-  if (!startsSearch) made.push(control("search", magnifier(), "Search from this photo (s)", actions.search));
+  if (!startsSearch) made.push(control("search", icon(MAGNIFIER), "Search from this photo (s)", actions.search));
   return element("div", { class: "does" }, made);
 }
 
@@ -66,11 +66,14 @@ function badges(match) {
   return found;
 }
 
-function magnifier() {
+const MAGNIFIER = "M13.2 13.2 17 17M14.5 8.8a5.7 5.7 0 1 1-11.4 0 5.7 5.7 0 0 1 11.4 0Z";
+export const ENLARGE = "M3 8V3h5M17 12v5h-5M3 3l6 6M17 17l-6-6";
+
+export function icon(lines) {
   const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   for (const [name, value] of Object.entries({ viewBox: "0 0 20 20", "aria-hidden": "true" })) drawn.setAttribute(name, value);
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  path.setAttribute("d", "M13.2 13.2 17 17M14.5 8.8a5.7 5.7 0 1 1-11.4 0 5.7 5.7 0 0 1 11.4 0Z");
+  path.setAttribute("d", lines);
   drawn.append(path);
   return drawn;
 }

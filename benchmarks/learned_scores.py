@@ -1,0 +1,151 @@
+"""Do scores hold after Learn? A sample of a set, ten named groups, eight answered screens, `insclr learn`.
+
+    python benchmarks/learned_scores.py LABELS.csv --out FOLDER [--things 34] [--photos 572] [--seed 0]
+
+A person is simulated from the labels. One line of JSON each for the store before and after: mAP, the sure results and
+the right ones among them, and the expected calibration error (ECE) over the 50 nearest of every photo, by the score
+curve alone. `other_pairs` leaves out pairs that names and answers decide; `from_answers` fits the curve to these,
+with different pairs weighted by the share of photos that have feedback.
+"""
+
+import argparse
+import json
+import random
+import shutil
+from collections import Counter, defaultdict
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+import insclr
+from insclr.data.labels import read_labels
+from insclr.feedback.asking import Asking
+from insclr.feedback.entries import answer, name_thing, new_thing_id
+from insclr.feedback.feedback import KnownPairs, read_feedback
+from insclr.feedback.names import build_gallery
+from insclr.retrieval.score import LIKELY, SURE, ScoreCurve, fit_answers, score_curve_of
+from insclr.store import Store, open_store
+
+NAMED, SCREENS, DEPTH = 10, 8, 50
+MOST_ANSWERS = 200.0  # that the curve is fitted to, by weight
+
+
+def sample(labels_file: Path, out: Path, things: int, photos: int, seed: int) -> dict[str, str]:
+    """Copy photos of some instances under camera names; the instance of each."""
+    labels = read_labels(labels_file)
+    files = defaultdict(list)
+    for i, instance in enumerate(labels.instances):
+        files[str(instance)].append(labels.images.file(i))
+    chance = random.Random(seed)
+    chosen = chance.sample(sorted(one for one in files if len(files[one]) >= 4), things)
+    each = -(-photos // things)
+    taken = [(file, one) for one in chosen for file in chance.sample(files[one], min(each, len(files[one])))]
+    chance.shuffle(taken)
+    out.mkdir(parents=True)
+    shown = {}
+    for number, (file, instance) in enumerate(taken[:photos]):
+        name = f"IMG_{number:04d}{file.suffix}"
+        shutil.copy(file, out / name)
+        shown[name] = instance
+    return shown
+
+
+def teach(store: Store, shown: dict[str, str]) -> None:
+    """Name the largest groups by what most of their photos show, and answer screens."""
+    for thing in [one for one in build_gallery(store).things if len(one.rows) >= 3][:NAMED]:
+        name = Counter(shown[row.image.path] for row in thing.rows).most_common(1)[0][0]
+        right = [row.image.hash for row in thing.rows if shown[row.image.path] == name]
+        store.append(name_thing(new_thing_id(), name, right))
+    instance = {row.image.hash: shown[path] for path, row in store.rows_by_path().items()}
+    for _ in range(SCREENS):
+        asking = Asking(store)
+        if (screen := asking.screen()) is None:
+            return
+        query, *others = (asking.hashes[place] for place in (screen.query, *screen.candidates))
+        same = [one for one in others if instance[one] == instance[query]]
+        different = [one for one in others if one not in same]
+        model, expected = store.info.fingerprint, asking.predict(query, others)
+        store.append([answer(query, same, different, model, expected)])
+
+
+def measure(store: Store, shown: dict[str, str]) -> dict[str, object]:
+    """The figures of one store."""
+    ids = store.ids()
+    rows = {row.id: row.image for row in store.rows(ids.tolist())}
+    instances = np.array([shown[rows[int(one)].path] for one in ids])
+    hashes = [rows[int(one)].hash for one in ids]
+    descriptors = store.descriptors(ids)
+    similar = descriptors @ descriptors.T
+    np.fill_diagonal(similar, -1)
+    order = np.argsort(-similar, axis=1, kind="stable")[:, :-1]
+    right = instances[order] == instances[:, None]
+    ranks = np.arange(1, right.shape[1] + 1)
+    precision = [(np.cumsum(one) / ranks)[one].mean() for one in right if one.any()]
+    near, right = order[:, :DEPTH], right[:, :DEPTH]
+    pairs = KnownPairs(read_feedback(store))
+    known = np.array(
+        [[pairs.relation({a}, hashes[b]) for b in some] for a, some in zip(hashes, near, strict=True)]
+    )
+    cosines = np.take_along_axis(similar, near, axis=1)
+    curve = score_curve_of(store)
+    fitted = _from_answers(curve, cosines, known)
+    return {
+        "map": round(100 * float(np.mean(precision)), 1),
+        "all_pairs": _figures(curve.score(cosines), right),
+        "other_pairs": _figures(curve.score(cosines[known == 0]), right[known == 0]),
+        "from_answers": _figures(fitted.score(cosines[known == 0]), right[known == 0]),
+    }
+
+
+def _from_answers(curve: ScoreCurve, cosines: np.ndarray, known: np.ndarray) -> ScoreCurve:
+    same, different = cosines[known > 0], cosines[known < 0]
+    if not len(same) or not len(different):
+        return curve
+    share = float((known != 0).any(1).mean())  # of photos with feedback: that often a different pair is known
+    chance = np.random.default_rng(0)
+    weights = np.concatenate([np.ones(len(same)), np.full(len(different), 1 / share)])
+    drawn = chance.choice(len(weights), int(MOST_ANSWERS), p=weights / weights.sum())
+    scale, offset = fit_answers(curve.score(np.concatenate([same, different])[drawn]), drawn < len(same))
+    return curve.move(scale, offset, int(MOST_ANSWERS))
+
+
+def _figures(scores: np.ndarray, right: np.ndarray) -> dict[str, float]:
+    places = np.minimum((scores * 10).astype(int), 9)
+    error = sum(
+        abs(scores[places == one].mean() - right[places == one].mean()) * (places == one).mean()
+        for one in np.unique(places)
+    )
+    sure, likely = scores >= SURE, scores >= LIKELY
+    return {
+        "sure": int(sure.sum()),
+        "sure_right": int(right[sure].sum()),
+        "likely": int(likely.sum()),
+        "likely_right": int(right[likely].sum()),
+        "ece": round(float(error), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    for name, default in (("--things", 34), ("--photos", 572), ("--seed", 0)):
+        parser.add_argument(name, type=int, default=default)
+    given = parser.parse_args()
+    photos, store, learned = (given.out / name for name in ("photos", "store", "learned"))
+    shown = sample(given.labels, photos, given.things, given.photos, given.seed)
+    insclr.train(photos, given.out / "run", "fast")
+    insclr.index(given.out / "run", photos, store)
+    with closing(open_store(store)) as opened:
+        teach(opened, shown)
+    insclr.learn(store, learned)
+    for what, uri in (("before", store), ("after", learned / "store")):
+        with closing(open_store(uri)) as opened:
+            print(json.dumps({"store": what, **measure(opened, shown)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
