@@ -36,7 +36,7 @@ class LearningState:
     step: int = 0  # at hand, from 1
     steps: int = len(_STEPS)
     doing: str = ""  # the step in words
-    left: float | None = None  # seconds of this step, where they are known
+    left: float | None = None  # seconds until it is trained; in the last step, until all is done
 
 
 class Learning:

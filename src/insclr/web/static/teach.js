@@ -106,7 +106,7 @@ function showConflicts(found) {
 }
 
 function runningText({ step, steps, doing, left, seconds }) {
-  const rest = left === null ? `${Math.round(seconds)} s so far` : `about ${left < 90 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} minutes`} left in this step`;
+  const rest = left === null ? `${Math.round(seconds)} s so far` : `about ${left < 90 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} minutes`} left`;
   return step ? `Step ${step} of ${steps}: ${doing} · ${rest}` : `Learning · ${rest}`;
 }
 
