@@ -139,6 +139,9 @@ class TrainOptions(ComputeOptions):
     resume: bool = option(False, "Continue an interrupted run; it remembers its options.")
     cache: Path | None = option(None, "Keep features here, for other runs on these images.")
     answers: str | None = option(None, "A store whose names and answers are learned from.")
+    local: Literal["auto", "off"] = option(
+        "auto", "Learn from pairs that matched points prove: auto (where they are safe) or off."
+    )
 
     @property
     def recipe_changes(self) -> tuple[str, ...]:

@@ -140,6 +140,30 @@ def test_what_people_said_outweighs_what_was_mined(tmp_path: Path) -> None:
     assert torch.equal(pairs.negative[2], before.negative[2])
 
 
+def test_what_matched_points_prove_is_added_to_what_was_mined(tmp_path: Path) -> None:
+    """Images 0 and 59, of different instances, share points: both attract what was mined for them, and each other."""
+    start = seen_collection(tmp_path, spread=0.4)
+    groups = torch.arange(60)
+    groups[59] = 0
+    proven = FeedbackGroups(groups, torch.zeros(60, dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64))
+    plain, method = CalibratedMethod(CalibratedSettings()), CalibratedMethod(CalibratedSettings())
+    before, found = plain.prepare(start), method.prepare(replace(start, feedback=proven))
+    assert before.positive is not None
+    assert found.positive is not None
+    added = found.positive & ~before.positive
+    assert not (before.positive & ~found.positive).any()
+    assert {(row, int(method.pool.ids[row, place])) for row, place in added.nonzero().tolist()} == {
+        (0, 59),
+        (59, 0),
+    }
+    tuples = [row.tolist() for step in range(40) for row in method.sampler.step(step)]
+    with_first = {image for row in tuples if row[0] == 0 for image in row[1:]}
+    assert 59 in with_first
+    assert len(with_first) > 1
+    batch = Batch(torch.tensor([[0, 1, 2, 3], [59, 58, 57, 56]]), torch.zeros(1, 2, 4, start.network.dim))
+    assert not method.label(batch, 0, torch.Generator()).negative[0, 0, 4]  # 59 does not repel 0
+
+
 def test_where_mined_pairs_are_untrusted_only_feedback_is_learned(tmp_path: Path) -> None:
     """A group of six was taught: five other positives for each of its six images, and no others at all."""
     start = seen_collection(tmp_path, spread=0.1)

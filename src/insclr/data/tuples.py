@@ -17,7 +17,10 @@ _PAIRS_AN_IMAGE = 10  # drawn of its group
 
 @dataclass(frozen=True)
 class FeedbackGroups:
-    """Groups of N images, which of them have feedback, and which groups are known to be different."""
+    """Groups of N images, which of them have feedback, and which groups are known to be different.
+
+    The groups without feedback are those that matched points prove.
+    """
 
     groups: Tensor  # (N,) int64, numbered from 0
     has_feedback: Tensor  # (N,) bool: of a group that an answer or a name is about
@@ -44,7 +47,20 @@ class FeedbackGroups:
     @cached_property
     def decided(self) -> Tensor:
         """Images (N,) whose positives people decided: of a group with feedback and more than one image."""
-        return self.has_feedback & (torch.bincount(self.groups)[self.groups] > 1)
+        return self.has_feedback & self._grouped
+
+    @cached_property
+    def proven(self) -> Tensor:
+        """Images (N,) of a group that matched points prove."""
+        return ~self.has_feedback & self._grouped
+
+    @cached_property
+    def _grouped(self) -> Tensor:
+        return torch.bincount(self.groups)[self.groups] > 1
+
+    def proven_same(self, images: Tensor, candidates: Tensor) -> Tensor:
+        """Which candidates (T, P) matched points prove to show the same instance as their image (T,)."""
+        return self.proven[images][:, None] & self.same(images, candidates)
 
     def positives(self) -> int:
         """How many positives people decided: the other members of the group of every image in `decided`."""

@@ -11,6 +11,8 @@ from insclr.options import TrainOptions, show_options
 from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
+from insclr.retrieval.local_features import has_opencv
+from insclr.retrieval.verified_groups import find_verified_groups
 from insclr.run_folder import RunReader, has_feedback, kept_answers
 from insclr.training.plan import choose_images
 from insclr.training.run import train as train_run
@@ -45,7 +47,8 @@ def train(
     if first and store is not None and not (given.resume and has_feedback(Path(out))):
         images = choose_images(images, Path(out), given.resume)
         feedback = feedback_groups(store, images)
-    model = train_run(images, out, recipe, given, feedback=feedback)
+    find_groups = find_verified_groups if has_opencv() else None
+    model = train_run(images, out, recipe, given, feedback=feedback, find_groups=find_groups)
     # A run that was killed before its report gets it on --resume.
     if first and (not given.resume or not RunReader(Path(out)).reported):
         with working("writing the report"):

@@ -111,6 +111,8 @@ class CalibratedMethod(Method):
                 *reasons,
                 "mined pairs were left out, because they are inconsistent: only feedback is learned",
             )
+        if start.feedback is not None and start.feedback.proven.any():
+            self.labels = _add_proven(self.labels, pool, start.feedback)
         self.sampler = TupleSampler(
             pool.ids, start.tuples, settings.neighbours, start.seed, self.labels.positive
         )
@@ -119,7 +121,7 @@ class CalibratedMethod(Method):
                 self.sampler, start.feedback.groups, start.feedback.decided, start.seed
             )
         criteria = {"variant": settings.variant, "pool": pool.size, **asdict(thresholds)}
-        if start.feedback is not None:
+        if start.feedback is not None and start.feedback.decided.any():
             criteria["with_feedback"] = int(start.feedback.decided.sum())
         if consistency is not None:
             reasons = (*reasons, f"consistency = {consistency.value:.2f}: {consistency}")
@@ -211,6 +213,17 @@ def _apply_feedback(
     chosen = torch.where(known, feedback.same(anchors, ids), selected & ~feedback.different(anchors, ids))
     spared = (ignored | feedback.same(anchors, batch)) & ~feedback.different(anchors, batch)
     return query_set(chosen[:, 1:]), spared
+
+
+def _add_proven(labels: CandidateLabels, pool: Pool, groups: FeedbackGroups) -> CandidateLabels:
+    """The labels, with candidates that matched points prove as positives."""
+    positive, ignored = labels.positive.clone(), labels.ignored.clone()
+    for rows in torch.arange(len(pool.ids)).split(BLOCK_ROWS):
+        same = groups.proven_same(rows, pool.ids[rows].long())
+        positive[rows] |= same
+        ignored[rows] &= ~same
+    pool.give_back()
+    return CandidateLabels(positive, ignored)
 
 
 def _describe_views(network: DescriptorNetwork, plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:

@@ -114,6 +114,8 @@ def views_fc(
         positive = mine_pairs(evidence, pool, size, settings.variant, settings.neighbours).positive
         if not mined:
             positive = torch.zeros_like(positive)
+        if feedback is not None:
+            positive = positive | feedback.proven_same(torch.arange(len(x)), pool.ids.long())
         first, place = positive.nonzero(as_tuple=True)
         drawn = torch.randperm(len(first), generator=generator)[:_MAX_PAIRS]
         first, second = first[drawn], pool.ids[first[drawn], place[drawn]].long()

@@ -25,6 +25,7 @@ def recall_options(out: Path, asked: TrainOptions) -> TrainOptions:
         {
             "labels": asked.labels or kept("labels"),
             "cache": asked.cache or kept("cache"),
+            "local": kept("local") or asked.local,
             "engine": asked.engine if asked.engine != "auto" else kept("engine") or "auto",
         }
     )

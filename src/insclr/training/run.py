@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from insclr.options import TrainOptions
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, join_ranks
 from insclr.recipe import Recipe
-from insclr.run_folder import RunFolder
+from insclr.run_folder import RunFolder, has_feedback
 from insclr.tracking import SilentTracker, Tracker
 from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
 from insclr.training.plan import (
@@ -43,6 +43,8 @@ from insclr.training.run_log import log_result, save_inspection
 from insclr.training.state import RoundFeatures, Run
 from insclr.training.view_size import fit_size
 
+FindGroups = Callable[[ImageList], FeedbackGroups | None]
+
 
 def train(
     images: str | Path | ImageList | None,
@@ -51,23 +53,23 @@ def train(
     options: TrainOptions = TrainOptions(),
     *,
     feedback: FeedbackGroups | None = None,
+    find_groups: FindGroups | None = None,
     **fields: Any,
 ) -> Model:
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, except for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images. `feedback` holds groups of the images that people named.
-    `engine` describes the images on a CPU; torch trains. A resumed run reads its images, recipe, labels, cache,
-    feedback and engine from the folder.
+    pooled features for other runs on the images. `feedback` holds groups of the images that people named; without it
+    `find_groups` may find groups that matched points prove. `engine` describes the images on a CPU; torch trains.
+    A resumed run reads its images, recipe, labels, cache, feedback and engine from the folder.
     """
     out = Path(out)
     asked = recall_options(out, options.change(fields))
     require_engine(asked.engine, asked.device)  # before anything is made
     wanted = choose_recipe(out, recipe, asked.recipe_changes, asked.resume)
     chosen_device = pick_device(asked.device)
-    if feedback is not None and not any(
-        create_method(each.method).learns_from_feedback for each in wanted.rounds
-    ):
+    learns_from_groups = any(create_method(each.method).learns_from_feedback for each in wanted.rounds)
+    if feedback is not None and not learns_from_groups:
         raise UserError(f"The recipe {wanted.name} cannot learn from answers: choose fast or default.")
     with join_ranks() as ranks:
         listed = choose_images(images, out, asked.resume) if ranks.first else None
@@ -85,6 +87,7 @@ def train(
                 "engine": "" if asked.engine == "auto" else asked.engine,
                 "answers": feedback.source if feedback else "",
                 "size": why_size,
+                "local": asked.local,
             }
             truth = read_checked_labels(wanted, asked.labels, listed)
             folder = RunFolder(out, wanted, resume=asked.resume, first=ranks.first, options=given)
@@ -95,6 +98,7 @@ def train(
                 images=listed,
                 labels=truth,
                 feedback=feedback,
+                find_groups=find_groups if learns_from_groups and asked.local == "auto" else None,
                 device=chosen_device,
                 cache=asked.cache or folder.cache,
                 engine=asked.engine,
@@ -114,6 +118,7 @@ class Job:
     images: ImageList | None  # listed by the first rank alone
     labels: Labels | None
     feedback: FeedbackGroups | None  # about all listed images
+    find_groups: FindGroups | None  # asked where there is no feedback
     device: torch.device
     cache: Path
     engine: str
@@ -157,7 +162,14 @@ def run(job: Job) -> None:
         # The readable images, numbered from 0: the collection of N images that all rounds see.
         with ranks.in_turn():
             usable = folder.usable(pooled.seen if pooled else None)
-            feedback = folder.feedback(job.feedback.subset(usable) if job.feedback else None)
+            groups = job.feedback
+            if groups is None and job.find_groups and ranks.first and not done:
+                groups = None if has_feedback(folder.path) else job.find_groups(listed)
+                if groups:
+                    say(
+                        f"learning from groups of {int(groups.proven.sum())} photos that matched points prove"
+                    )
+            feedback = folder.feedback(groups.subset(usable) if groups else None)
         skipped.add_others(listed, usable.tolist())
         if ranks.first:
             skipped.write(folder.skipped_file)
@@ -220,7 +232,10 @@ def finish(this: Run) -> None:
         if any(each.method.supervised for each in this.recipe.rounds):
             notes["labels"] = "this model was TRAINED WITH LABELS"
         if this.feedback is not None:
-            notes["answers"] = f"{int(this.feedback.decided.sum())} images are of groups with feedback"
+            if decided := int(this.feedback.decided.sum()):
+                notes["answers"] = f"{decided} images are of groups with feedback"
+            if proven := int(this.feedback.proven.sum()):
+                notes["matched points"] = f"{proven} images are of groups that matched points prove"
         save_model(folder.path / MODEL_NAME, this.network, this.recipe, notes)
     ranks.barrier()
 

@@ -1,0 +1,94 @@
+"""Groups of images that matched points prove to show one instance: training learns from them, without labels."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from insclr.arrays import Ids
+from insclr.data.images import ImageList
+from insclr.data.tuples import FeedbackGroups
+from insclr.progress import progress_bar
+from insclr.retrieval.local_evidence import Values
+from insclr.retrieval.local_features import LocalFeatures, extract_from_files
+from insclr.retrieval.local_index import LocalIndex, Vocabulary
+from insclr.retrieval.verification import verify
+
+_CANDIDATES = 10  # images with most votes that an image is verified with
+_PROVEN = 4.0  # evidence of a pair: as much as four points that no other image has
+_LEAST_LINKED = 0.5  # share of the pairs of two groups that must be proven before they become one
+# Below these shares nothing is learned from the groups, by hand with smvs_dvd100, monuments24, oxford_part and
+# products60 in view.
+_LEAST_GROUPED = 0.25  # of the images: in a group
+_LEAST_INSIDE = (
+    0.7  # of the proven pairs: within a group. A table top is seen in parts that overlap, and its pairs
+)
+# form chains rather than groups.
+_SAMPLE = 400  # images that the vocabulary is learned from
+
+
+def find_verified_groups(images: ImageList) -> FeedbackGroups | None:
+    """Groups of the images by their matched points; None where these are few, or chains rather than groups."""
+    pairs, evidence = prove_pairs(extract_from_files(images))
+    return proven_groups(pairs, evidence, len(images))
+
+
+def proven_groups(pairs: Ids, evidence: Values, count: int) -> FeedbackGroups | None:
+    """The groups of proven pairs, if it is safe to learn from them."""
+    groups = group_pairs(pairs, evidence, count)
+    grouped = np.bincount(groups)[groups] > 1
+    inside = groups[pairs[:, 0]] == groups[pairs[:, 1]]
+    if not len(pairs) or grouped.mean() < _LEAST_GROUPED or inside.mean() < _LEAST_INSIDE:
+        return None
+    nobody, apart = torch.zeros(count, dtype=torch.bool), torch.zeros(0, 2, dtype=torch.int64)
+    return FeedbackGroups(torch.from_numpy(groups), nobody, apart)
+
+
+def prove_pairs(features: Sequence[LocalFeatures | None]) -> tuple[Ids, Values]:
+    """Pairs (P, 2) of images with evidence enough, and the evidence (P,), most first."""
+    there = [row for row, one in enumerate(features) if one is not None]
+    known = [one for one in features if one is not None]
+    generator = np.random.default_rng(0)
+    sample = [known[i] for i in generator.permutation(len(known))[:_SAMPLE]]
+    vocabulary = Vocabulary.learn(sample, len(known))
+    index = LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known])
+    found: dict[tuple[int, int], float] = {}
+    with progress_bar("matching points", len(known)) as bar:
+        for row, query in enumerate(known):
+            votes, rarity = index.vote(query)
+            votes[row] = 0
+            for other in np.argsort(-votes, kind="stable")[:_CANDIDATES].tolist():
+                pair = (min(row, other), max(row, other))
+                if votes[other] > 0 and pair not in found:
+                    geometry = verify(query, known[other])
+                    found[pair] = 0.0 if geometry is None else float(rarity[geometry.rows].sum())
+            bar.advance()
+    proven = sorted((-evidence, pair) for pair, evidence in found.items() if evidence >= _PROVEN)
+    pairs = np.array([[there[one] for one in pair] for _, pair in proven], np.int64).reshape(-1, 2)
+    return pairs, np.array([-evidence for evidence, _ in proven])
+
+
+def group_pairs(pairs: Ids, evidence: Values, count: int) -> Ids:
+    """The number of the group of each of `count` images.
+
+    Two groups become one where most of the pairs between them are proven: one wrong pair joins nothing.
+    """
+    group = np.arange(count)
+    members = {row: [row] for row in range(count)}
+    links = {row: Counter[int]() for row in range(count)}  # proven pairs with other groups
+    for one, other in pairs.tolist():
+        links[one][other] += 1
+        links[other][one] += 1
+    for place in np.argsort(-evidence, kind="stable"):
+        one, other = group[pairs[place]].tolist()
+        if one == other or links[one][other] < _LEAST_LINKED * len(members[one]) * len(members[other]):
+            continue
+        group[members[other]] = one
+        members[one] += members.pop(other)
+        for third, linked in links.pop(other).items():
+            del links[third][other]
+            if third != one:
+                links[one][third] += linked
+                links[third][one] += linked
+    return np.unique(group, return_inverse=True)[1].astype(np.int64)
