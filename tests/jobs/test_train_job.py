@@ -1,6 +1,7 @@
 """Training learns from groups that matched points prove, unless that is switched off, and resumes with the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def prints(tmp_path: Path) -> Path:
     return folder
 
 
-def run(photos: Path, out: Path, **options: object) -> Model:
+def run(photos: Path, out: Path, **options: Any) -> Model:
     return train(photos, out, "fast", changes=SMALL, **options)
 
 
