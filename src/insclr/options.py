@@ -250,6 +250,13 @@ class PaperOptions(LoadOptions):
         super().__post_init__()
         if self.seeds < 1:
             raise UserError("--seeds must be 1 or more.")
+        if self.minutes < 0 or (self.minutes and not self.layers):
+            raise UserError("--minutes is a positive number beside --layers late or all.")
+        if self.data and (self.distractors or self.labels or self.size or self.fit or self.scales):
+            raise UserError(
+                "--data has its labels and no protocol, and images are described as the recipe does: leave --labels, "
+                "--distractors, --size, --fit and --scales out."
+            )
 
     @property
     def recipe_changes(self) -> tuple[str, ...]:

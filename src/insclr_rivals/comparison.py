@@ -208,7 +208,7 @@ def run(images: Path | None, out: Path, options: PaperOptions) -> str:
     layers, seeds = choose_layers(options.layers, options.minutes), range(options.seeds)
     rows: list[RivalRow] = []
     without: list[str] = []
-    for place in find_sets([Path(file) for file in options.data]):
+    for place in find_sets(options.data, options):
         results, reasons = _on_set(chosen, place, seeds, out, layers)
         rows += [_row(one, place.name, results) for one in results.values()]
         without += [f"Without a result: {why}" for why in reasons]

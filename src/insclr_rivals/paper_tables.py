@@ -94,7 +94,7 @@ def find_places(images: Path | None, options: PaperOptions, distractors: str) ->
         )
     measuring = options.change({"weights": ""})  # those of the recipe's backbone, not of trained models
     if images is None:
-        return [replace(one, measuring=measuring) for one in find_sets([Path(file) for file in options.data])]
+        return find_sets(options.data, measuring)
     benchmarks = []
     for given in options.benchmarks:
         name, _, root = given.partition("=")

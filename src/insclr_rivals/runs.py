@@ -89,9 +89,10 @@ class Outcome:
     described: dict[str, str] = field(default_factory=dict)  # size, fit and scales by column
 
 
-def find_sets(label_files: Sequence[Path]) -> list[LabelledSet]:
+def find_sets(label_files: Sequence[str], measuring: LoadOptions = LoadOptions()) -> list[LabelledSet]:
     """The sets of some labels.csv, each beside its images; named by their folders."""
-    sets = [LabelledSet(file.absolute().parent.name, file.parent, file) for file in label_files]
+    files = [Path(file) for file in label_files]
+    sets = [LabelledSet(file.absolute().parent.name, file.parent, file, (), measuring) for file in files]
     if len({place.name for place in sets}) < len(sets):
         raise UserError("Two sets lie in folders of the same name: rename one, results are kept by it.")
     return sets
@@ -182,8 +183,7 @@ def _sizes(place: LabelledSet, recipe: Recipe) -> dict[str, Any]:
     if place.benchmarks:
         protocol = place.benchmarks[0].protocol
         return {"protocol": protocol, "size": given.size, "fit": given.fit, "scales": given.scales}
-    scales = given.scales or ",".join(map(str, own.scales))
-    return {"size": given.size or own.size, "fit": given.fit or own.fit, "scales": scales}
+    return {"size": own.size, "fit": own.fit, "scales": ",".join(map(str, own.scales))}
 
 
 def _measure_all(

@@ -168,6 +168,22 @@ def test_what_a_table_cannot_be_made_of_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"seeds": 0}, "--seeds"),
+        ({"minutes": 5.0}, "beside --layers"),
+        ({"minutes": -1.0, "layers": "late"}, "positive"),
+        ({"data": ("labels.csv",), "distractors": "far"}, "--distractors"),
+        ({"data": ("labels.csv",), "size": 512}, "--size"),
+        ({"data": ("labels.csv",), "labels": "other.csv"}, "leave --labels"),
+    ],
+)
+def test_options_that_nothing_would_read_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        PaperOptions(**options)
+
+
 def test_the_interval_by_hand() -> None:
     # Three values 60, 62, 64: standard deviation 2, t = 4.30, 4.30 * 2 / sqrt(3) = 4.97.
     assert interval([60.0, 62.0, 64.0]) == " ± 5.0"

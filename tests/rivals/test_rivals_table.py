@@ -153,7 +153,7 @@ def test_rivals_may_train_the_layers_that_default_trains_for_as_long(tmp_path: P
     assert layers is not None
     layers = replace(
         layers,
-        minutes=comparison._minutes_of_default(layers, find_sets([Path("a/b")])[0], 0, tmp_path / "out"),
+        minutes=comparison._minutes_of_default(layers, find_sets(["a/b"])[0], 0, tmp_path / "out"),
     )
     assert layers.minutes == 1.0  # every run took a minute
     byname = {one.name: one for one in CONTENDERS}
@@ -204,7 +204,7 @@ method = { name = "simclr" }
 
 def test_a_real_run_of_a_rival_gives_the_numbers_of_its_row(small_collection: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(_TINY)
-    (place,) = find_sets([small_collection / "labels.csv"])
+    (place,) = find_sets([str(small_collection / "labels.csv")])
     entry = Contender("simclr", "rival", str(tmp_path / "tiny.toml")).entry(3e-3, start="views")
     (outcome,) = run_all([(entry, place, 1)], tmp_path / "out")
     assert outcome.entry == "simclr from views lr 0.003"
