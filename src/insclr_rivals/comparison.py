@@ -17,6 +17,7 @@ from insclr.files import whole_file
 from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
 from insclr.report.page import write_page
+from insclr.shards import shard_of
 from insclr_rivals.comparison_chart import draw_shares
 from insclr_rivals.paper_figures import Figure
 from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, interval, run_all, try_all
@@ -212,6 +213,8 @@ def run(images: Path | None, out: Path, options: PaperOptions) -> str:
         results, reasons = _on_set(chosen, place, seeds, out, layers)
         rows += [_row(one, place.name, results) for one in results.values()]
         without += [f"Without a result: {why}" for why in reasons]
+    if not shard_of("").first:
+        return ""
     return _write(
         out / (f"rivals-{layers.name}" if layers else "rivals"), rows, without, _about(seeds, layers)
     )

@@ -130,10 +130,12 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path) -> Outcome:
     folder.parent.mkdir(parents=True, exist_ok=True)
     kept = folder.with_suffix(".json")
     model: str | Path = folder
+    with join_ranks() as ranks:
+        is_kept: bool = ranks.from_first(kept.exists())  # the first rank may just be writing it
     if entry.network != "trained":
         model = _make_untrained(entry, place, recipe, folder.with_suffix(".safetensors"))
         outcome = Outcome(entry.name, place.name, seed, "", 0.0, 0.0, None, 0.0)
-    elif kept.exists():
+    elif is_kept:
         outcome = replace(Outcome(**json.loads(kept.read_text())), entry=entry.name)
     else:
         began = time.monotonic()

@@ -236,6 +236,42 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+def test_the_comparison_with_rivals_on_an_own_set(small_collection: Path, tmp_path: Path) -> None:
+    common = ["paper", "rivals", "--data", str(small_collection / "labels.csv"), "--out", str(tmp_path)]
+    shown = _run([*common, "--layers", "late", "--minutes", "0.1", "--rows", "default,scan-nn"])
+    rows = {row["name"]: row for row in json.loads((tmp_path / "rivals-late.json").read_text())["rows"]}
+    assert list(rows) == ["pretrained", "D (fast)", "default", "scan-nn", "oracle"]
+    assert rows["scan-nn"]["rate"] == "0.0001, views"
+    assert rows["scan-nn"]["minutes"] <= 1.5 * max(0.1, rows["default"]["minutes"])
+    assert "| scan-nn" in shown
+    # Several ranks read the runs of one, and write one table.
+    command = [sys.executable, "-m", "insclr", *common]
+    written = _run_ranks([*command, "--layers", "late", "--minutes", "0.1", "--rows", "default,scan-nn"])
+    assert written == [shown, ""]
+
+
+def _run_ranks(command: list[str]) -> list[str]:
+    """What two ranks write to their output."""
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    shown = []
+    for rank in ranks:
+        written, message = rank.communicate(timeout=300)
+        assert rank.returncode == 0, message
+        shown.append(written)
+    return shown
+
+
 _ALIKE = (*_POOL, "--set", "rounds.batch_norm=frozen", "--set", "rounds.tuples=4")
 
 
@@ -261,23 +297,7 @@ def test_two_ranks_make_the_table_of_one(
     more = (*more, str(world / "far")) if "--distractors" in more else more
     alone = _run(_arguments(world, table, tmp_path / "alone", *_ALIKE, *more))
     command = [sys.executable, "-m", "insclr", *_arguments(world, table, tmp_path / "two", *_ALIKE, *more)]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    shown = []
-    for rank in ranks:
-        written, message = rank.communicate(timeout=300)
-        assert rank.returncode == 0, message
-        shown.append(written)
+    shown = _run_ranks(command)
     assert shown[1] == ""
     assert (tmp_path / "two" / f"{table}.md").read_text() == shown[0]
     assert alone.count("\n") == shown[0].count("\n")
