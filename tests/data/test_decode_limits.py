@@ -1,8 +1,10 @@
 """What one file may cost: memory, scans, time."""
 
 import io
+import struct
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -11,8 +13,8 @@ from PIL import Image
 
 from helpers.made_files import jpeg_bytes, photo, png_claiming, repeated_scans
 from insclr.data import decode_limits
-from insclr.data.decode import BadImage, decode
-from insclr.data.decode_limits import MAX_DECODED_BYTES, DecodingMemory, count_scans
+from insclr.data.decode import BadImage, decode, open_image
+from insclr.data.decode_limits import MAX_DECODED_BYTES, DecodingMemory, count_scans, decoding_bytes
 
 
 def reason(content: bytes) -> str:
@@ -79,15 +81,16 @@ def test_decoding_takes_no_more_memory_than_it_was_budgeted(tmp_path: Path, kind
     stream = io.BytesIO()
     flat.save(stream, kind)
     (tmp_path / "image").write_bytes(stream.getvalue())
-    measure = (
-        "import resource, sys\nfrom pathlib import Path\nfrom insclr.data import decode_limits as limits\n"
-        "from insclr.data.decode import decode\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "costs = []\njudge = limits._decoding_bytes\n"
-        "limits._decoding_bytes = lambda *args: costs.append(judge(*args)) or costs[-1]\n"
-        "decode(Path(sys.argv[1]), longest=64)\n"
-        "print(peak(), costs[0])"
-    )
+    measure = """
+import resource, sys
+from pathlib import Path
+from insclr.data.decode import decode, open_image
+from insclr.data.decode_limits import decoding_bytes
+with open_image(Path(sys.argv[1])) as (image, content):
+    cost = decoding_bytes(image, image.size, content)
+decode(Path(sys.argv[1]), longest=64)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, cost)
+"""
     base = "import resource\nfrom insclr.data.decode import load_readers\nload_readers()\n"
     base += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
     idle = int(
@@ -121,3 +124,30 @@ def test_images_that_are_decoded_at_once_need_no_more_than_one_may() -> None:
 def test_the_largest_image_that_may_be_decoded_waits_for_nobody() -> None:
     with DecodingMemory().hold(MAX_DECODED_BYTES):
         pass
+
+
+def _with_late_exif(image: Image.Image, orientation: int) -> bytes:
+    """A PNG whose EXIF data follow its pixels."""
+    exif, stream = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    image.save(stream, "PNG")
+    content, payload = stream.getvalue(), b"eXIf" + exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = struct.pack(">I", len(payload) - 4) + payload + struct.pack(">I", zlib.crc32(payload))
+    end = content.rindex(b"IEND") - 4
+    return content[:end] + chunk + content[end:]
+
+
+def test_the_cost_of_a_png_is_known_without_decoding_it(tmp_path: Path) -> None:
+    photo(64, 48).save(tmp_path / "a.png")
+    with open_image(tmp_path / "a.png") as (image, content):
+        assert decoding_bytes(image, image.size, content) == len(content) + 64 * 48 * 4
+        assert image.tile  # what is left to decode
+
+
+def test_exif_data_behind_the_pixels_of_a_png_turn_it_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    upright, turned = (_with_late_exif(photo(64, 48), orientation) for orientation in (1, 6))
+    assert decode(upright).size == (64, 48)
+    assert decode(turned).size == (48, 64)
+    monkeypatch.setattr(decode_limits, "MAX_DECODED_BYTES", len(turned) + 64 * 48 * 6)
+    assert decode(upright).size == (64, 48)
+    assert reason(turned).startswith("too large: 64 x 48")

@@ -15,7 +15,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
-from insclr.data.decode_limits import MAX_FILE_BYTES, BadImage, TimedBytes, affordable, require_few_pixels
+from insclr.data.decode_limits import (
+    MAX_FILE_BYTES,
+    BadImage,
+    TimedBytes,
+    decoding_bytes,
+    hold_memory,
+    require_few_pixels,
+)
 from insclr.data.formats import RAW, VIDEOS, split_frame, split_part
 from insclr.errors import UserError
 from insclr.files import read_bytes
@@ -69,9 +76,13 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
         stored = image.size
         if longest is not None and (scale := _least_scale(stored, longest)) < 1:
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
-        with affordable(image, stored, content):
+        with hold_memory(decoding_bytes(image, stored, content)):
             image.load()
-            return _reduce(_to_rgb(_upright(image)), longest)
+            if image.format == "PNG":
+                decoding_bytes(image, stored, content)
+            made = _reduce(_to_rgb(_upright(image)), longest)
+            del image
+            return made
 
 
 def read_header(file: Path | BinaryIO | bytes) -> Header:

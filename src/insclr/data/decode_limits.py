@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from PIL import Image, ImageFile
 
@@ -28,7 +28,7 @@ _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _DECODER_BYTES = {"WEBP": 12, "AVIF": 12, "HEIF": 8, "TIFF": 4}
 _COEFFICIENT_BYTES = 2  # per component and pixel: a JPEG of several scans keeps them for the whole image
 _OUTPUT_BYTES = 4
-_LARGE = 200_000_000  # bytes: before so much is taken, freed memory is given back
+_LARGE = 200_000_000  # bytes: so much is given back to the system at once
 _ORIENTATION = 0x0112
 
 
@@ -63,22 +63,19 @@ def require_few_pixels(width: int, height: int, limit: int = MAX_PIXELS) -> None
         )
 
 
-@contextmanager
-def affordable(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> Iterator[None]:
-    """Decode `image` in this block: BadImage if it needs too much memory; waits while others need it.
+def decoding_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
+    """The memory that decoding `image` takes, by its header; BadImage if it is too much.
 
-    `stored` is the size in the file, `image.size` the decoded size.
+    `stored` is the size in the file, `image.size` the decoded size. Whether a PNG must be turned may be known only
+    after it is loaded: its EXIF data may follow the pixels.
     """
-    cost = len(content) + _decoding_bytes(image, stored, content)
+    cost = len(content) + _pixel_bytes(image, stored, content)
     if cost > MAX_DECODED_BYTES:
         raise BadImage(
             f"too large: {stored[0]} x {stored[1]} ({image.format} {image.mode}) takes "
             f"{cost / 1e9:.1f} GB to decode, limit {MAX_DECODED_BYTES / 1e9:.1f}"
         )
-    with _memory.hold(cost):
-        if cost > _LARGE:
-            _return_freed_memory()
-        yield
+    return cost
 
 
 class DecodingMemory:
@@ -98,6 +95,8 @@ class DecodingMemory:
         try:
             yield
         finally:
+            if cost > _LARGE:
+                _return_freed_memory()
             with self._changed:
                 self._used -= cost
                 self._changed.notify()
@@ -109,7 +108,7 @@ def _return_freed_memory() -> None:
         _libc.malloc_trim(0)
 
 
-def _decoding_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
+def _pixel_bytes(image: ImageFile.ImageFile, stored: tuple[int, int], content: bytes) -> int:
     pixels = image.width * image.height
     kept = _BYTES.get(image.mode, 4)
     # An image that is not upright RGB is in memory twice during the conversion.
@@ -158,10 +157,17 @@ def count_scans(content: bytes) -> tuple[int, int]:
 
 
 def _upright(image: Image.Image) -> bool:
+    if image.format == "PNG" and "exif" not in image.info:
+        return True  # `getexif` would decode the image to look behind its pixels
     try:
         return bool(image.getexif().get(_ORIENTATION, 1) == 1)
     except Exception:  # damaged EXIF data raises many kinds of errors: the image is used as upright
         return True
+
+
+def hold_memory(cost: int) -> AbstractContextManager[None]:
+    """Have the memory for decoding an image in this block, which must free the image before it ends."""
+    return _memory.hold(cost)
 
 
 _libc = ctypes.CDLL(None)

@@ -55,7 +55,9 @@ class GraphEngine(ABC):
     """What the engines that run an exported graph have in common; they say how it is run."""
 
     name: EngineName
-    batch = 8  # larger ones do not fit into a core's cache, and every thread has its own
+    batch = (
+        4  # larger ones are no faster: they do not fit into the cache of a core, and every thread has its own
+    )
 
     def __init__(self, about: str, outputs: Sequence[str], channels: int, head: Head) -> None:
         self.about = about
