@@ -58,7 +58,7 @@ def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_feature
         raise AssertionError("features were computed again")
 
     monkeypatch.setattr(pipeline, "decode", no_more)
-    monkeypatch.setattr(collection_features, "decode", no_more)
+    monkeypatch.setattr(collection_features, "load_views", no_more)
     again = learn(str(done.store), tmp_path / "second", "fast", SMALL, "cpu")
     assert again.report.added == 24
     with pytest.raises(UserError, match="is not empty"):
