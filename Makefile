@@ -66,7 +66,7 @@ dist: $(VENV)/.dev
 # The wheel alone in an empty environment, by the ranges of pyproject.toml: the demo, and a search in what it indexed.
 try-dist: dist
 	rm -rf build/try && $(PYTHON) -m venv build/try
-	build/try/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[web]"
+	build/try/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(CURDIR)/dist/*.whl)[train]"
 	cd build/try && bin/insclr demo --out demo
 	cd build/try && bin/insclr search demo/store "$$(find demo -name '*.jpg' | sort | head -1)" --top 5
 
@@ -76,7 +76,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	$(PIP) torch torchvision
-	$(PIP) -e '.[web,track]'
+	$(PIP) -e '.[train,track]'
 	-$(PIP) openvino
 	touch $@
 

@@ -19,7 +19,7 @@ def test_it_is_stored_without_outputs(notebook: Path) -> None:
 @pytest.mark.slow
 @_by_name
 def test_it_runs(notebook: Path, tmp_path: Path) -> None:
-    reason = "pip install 'insclr[notebooks]' to run the notebooks"
+    reason = "pip install 'insclr[train,notebooks]' to run the notebooks"
     nbformat = pytest.importorskip("nbformat", reason=reason)
     nbclient = pytest.importorskip("nbclient", reason=reason)
     for package in ("ipykernel", "matplotlib"):

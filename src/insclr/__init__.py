@@ -50,7 +50,12 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'insclr' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    try:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        from insclr.errors import needs_torch
+
+        raise needs_torch(error) or error from None
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,10 @@
 """UserError: the exception for mistakes that the user can correct."""
 
 import re
+from importlib.util import find_spec
 
+INSTALL_TORCH = "pip install 'insclr[train]'"
+_OF_TRAINING = ("torch", "torchvision", "timm", "onnxscript")
 WHERE_IT_RUNS = "insclr runs on Linux and macOS; on Windows, run it in WSL."
 
 
@@ -22,6 +25,24 @@ class UserError(Exception):
 def _keyword(flag: re.Match[str]) -> str:
     name, value = flag.groups()
     return f"{name.replace('-', '_')}{'=' if value else ''}" if name else flag[0]
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is installed: searching and indexing do without."""
+    return find_spec("torch") is not None
+
+
+def require_torch(what: str) -> None:
+    """Refuse what is done by PyTorch where it is not installed; `what` is a clause such as "training is done"."""
+    if not has_torch():
+        raise UserError(f"{what} with PyTorch, which is not installed: {INSTALL_TORCH}.")
+
+
+def needs_torch(error: Exception) -> UserError | None:
+    """What to tell a user where the error is that PyTorch, or what is installed with it, is missing."""
+    if isinstance(error, ModuleNotFoundError) and error.name in _OF_TRAINING:
+        return UserError(f"this is done with PyTorch, which is not installed: {INSTALL_TORCH}.")
+    return None
 
 
 class OtherShardsMissing(UserError):

@@ -1,11 +1,11 @@
 """Every engine gives what torch gives, or says why it cannot."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
@@ -16,14 +16,17 @@ from insclr.describe.pipeline import Request, describe_files, describe_images
 from insclr.engine import choose
 from insclr.engine.cache import EngineCache
 from insclr.engine.choose import (
+    OUTPUTS,
     CannotExport,
     EngineOptions,
     NetworkSource,
     open_engine,
     require_engine,
 )
+from insclr.engine.embedded_graph import embedded_graph
 from insclr.engine.export import export_trunk
-from insclr.engine.opened import OpenedModel, open_in_memory
+from insclr.engine.opened import OpenedModel, open_in_memory, open_model
+from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.model.backbones import FeatureMap
 from insclr.model.model_file import Model, resolve_model, save_model, weights_of
@@ -210,8 +213,6 @@ def test_an_engine_of_another_version_that_does_not_start_is_passed_over(
 
 
 def test_a_model_file_is_opened_as_its_network_in_memory(model: Model, tmp_path: Path) -> None:
-    from insclr.engine.opened import open_model
-
     file = tmp_path / "model.safetensors"
     fingerprint = save_model(file, model.network, model.recipe)
     images = np.random.default_rng(1).integers(0, 256, (2, 3, 64, 64), dtype=np.uint8)
@@ -223,18 +224,38 @@ def test_a_model_file_is_opened_as_its_network_in_memory(model: Model, tmp_path:
         np.testing.assert_allclose(opened.engine.run(images)[0], expected, rtol=0, atol=1e-5)
 
 
-def test_a_pretrained_network_is_found_by_its_fingerprint_the_second_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from insclr.engine.opened import open_pretrained
-    from insclr.model import model_file
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        NetworkRecipe(dim=0),
+        NetworkRecipe(dim=8, pooling="mac", normalise_pooled=False),
+        NetworkRecipe(dim=8, pooling="spoc"),
+        NetworkRecipe(dim=8, gem_p=2.0),
+    ],
+    ids=lambda recipe: recipe.pooling,
+)
+def test_the_graph_of_the_embedded_network_is_made_without_torch(recipe: NetworkRecipe) -> None:
+    network = create_network(recipe).eval()
+    weights = weights_of(network.state_dict())
+    for size in ((64, 64), (225, 96), (49, 73)):
+        images = torch.randint(0, 256, (2, 3, *size), generator=torch.Generator().manual_seed(0)).float()
+        with torch.no_grad():
+            seen = network.backbone(images)
+            expected = {"trunk": [seen.map, network.pool(seen)], "early": [network.backbone.early(images)]}
+        for kind, of_torch in expected.items():
+            content, channels = embedded_graph(recipe, weights, kind)  # type: ignore[arg-type]
+            session = onnxruntime.InferenceSession(content)
+            for name, wanted in zip(OUTPUTS[kind], of_torch, strict=True):  # type: ignore[index]
+                (found,) = session.run([name], {"images": images.numpy()})
+                largest = float(wanted.abs().max())
+                np.testing.assert_allclose(found, wanted.numpy(), rtol=0, atol=1e-5 * max(1.0, largest))
+            assert channels == of_torch[-1].shape[1]
 
+
+def test_the_embedded_network_is_that_of_torch() -> None:
     name = "pretrained:efficientnet_lite0"
-    pretrained = resolve_model(name)
-    first = open_pretrained(name, pretrained.fingerprint)
-    # "Nobody resolves it any more" is what makes a search quick.
-    monkeypatch.setattr(model_file, "resolve_model", lambda *_: pytest.fail("loaded by torch"))
+    opened, pretrained = open_model(name), resolve_model(name)
+    assert opened.fingerprint == pretrained.fingerprint
     images = np.random.default_rng(1).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8)
-    open_in_memory(replace(pretrained))
-    again = open_pretrained(name, pretrained.fingerprint)
-    np.testing.assert_allclose(again.engine.run(images)[0], first.engine.run(images)[0], atol=1e-6)
+    expected = TorchEngine(pretrained.network).run(images)[0]
+    np.testing.assert_allclose(opened.engine.run(images)[0], expected, atol=1e-5)

@@ -171,6 +171,8 @@ def main() -> None:
         _end(f"stopped. {_describe_kept()}", 128 + stopped.number)
     except Exception as error:
         sentence = _NO_MEMORY if _lacks_memory(error) else None
+        if no_torch := errors.needs_torch(error):
+            sentence = str(no_torch)
         if sentence is None and isinstance(error, OSError):
             sentence = _disk_sentence(error)
         if sentence is None:

@@ -22,7 +22,7 @@ from insclr.data.decode import BadImage
 from insclr.data.images import ImageList, Skipped
 from insclr.data.loader import Collection, ViewSpec, load_views
 from insclr.data.workers import in_threads
-from insclr.engine.choose import EngineOptions, NetworkSource, open_engine
+from insclr.engine.choose import EngineOptions, NetworkSource, graph_maker, open_engine
 from insclr.engine.engine import Engine, Output, images_at_once
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
@@ -138,7 +138,8 @@ class CollectionFeatures:
         few = self.engine == "auto" and len(self.collection.images) * (1 + views.augmented) < FEW_VIEWS
         if few or network.device.type != "cpu" or self.engine == "torch":
             return _torch_engine(network, floats)
-        source = NetworkSource(self.digest(network), lambda: network)
+        graph = graph_maker(self.recipe, lambda: weights_of(network.state_dict()))
+        source = NetworkSource(self.digest(network), lambda: network, graph=graph)
 
         def start(name: str) -> Engine:
             return open_engine(

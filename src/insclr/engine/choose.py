@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 from insclr.data.workers import usable_cores
 from insclr.engine.cache import EngineCache
 from insclr.engine.engine import Engine, EngineName, Head
-from insclr.errors import UserError
+from insclr.errors import INSTALL_TORCH, UserError, has_torch, require_torch
 from insclr.model.device import pick_device, require_device_name
+from insclr.model.stored import Weights
+from insclr.recipe import NetworkRecipe
+from insclr.recipe.backbone_names import EMBEDDED
 
 if TYPE_CHECKING:
     from insclr.model.network import DescriptorNetwork
@@ -21,12 +24,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Kind = Literal["trunk", "early"]
+GraphMaker = Callable[[Kind], tuple[bytes, int]]  # content, and channels of the last output
 OUTPUTS: dict[Kind, tuple[str, ...]] = {"trunk": ("map", "pooled"), "early": ("early",)}
+OPSET = 17  # of every graph
 Wanted = Literal["auto", "torch", "onnx", "openvino"]
 # Of these at least one is there wherever PyTorch could find a GPU; asking it would take seconds.
 _GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
-_INSTALL = {"onnx": "pip install onnxruntime", "openvino": "pip install 'insclr[openvino]'"}
-_MODULE = {"onnx": "onnxruntime", "openvino": "openvino"}
+_INSTALL = {
+    "onnx": "pip install onnxruntime",
+    "openvino": "pip install 'insclr[openvino]'",
+    "torch": INSTALL_TORCH,
+}
+_MODULE = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 # OpenVINO is faster an image, but takes as much longer to start as it saves on so many.
 _FEW_IMAGES = 8
 
@@ -52,6 +61,7 @@ class NetworkSource:
     digest: str
     network: "Callable[[], DescriptorNetwork]"
     head: Head = field(default_factory=Head)
+    graph: GraphMaker | None = None  # makes the graph without torch
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,27 @@ class EngineOptions:
 AUTO = EngineOptions()
 
 
+def graph_maker(recipe: NetworkRecipe, weights: Callable[[], Weights]) -> GraphMaker | None:
+    """What makes the graph of a network without torch, from its weights; None where only torch can."""
+    if recipe.backbone != EMBEDDED:
+        return None
+
+    def make(kind: Kind) -> tuple[bytes, int]:
+        from insclr.engine.embedded_graph import embedded_graph
+
+        return embedded_graph(recipe, weights(), kind)
+
+    return make
+
+
 def find_graph(source: NetworkSource, kind: Kind, size: int, cache: EngineCache) -> Graph:
     """The graph of a network, verified at this size when it is made; CannotExport where there is none."""
     key = f"{source.digest}-{kind}"
     if (kept := cache.read(f"{key}.onnx")) is not None:
         return Graph(key, kept.content, OUTPUTS[kind], kept.about["channels"])
+    if source.graph is not None:
+        return _keep(cache, key, kind, *source.graph(kind))
+    require_torch("the graph of this network is made")
     refused, torch_version = f"{key}-{size}.refused", version("torch")
     if (kept := cache.read(refused, torch_version)) is not None:
         raise CannotExport(kept.content.decode())
@@ -85,6 +111,10 @@ def find_graph(source: NetworkSource, kind: Kind, size: int, cache: EngineCache)
     except CannotExport as error:
         cache.write(refused, torch_version, str(error).encode(), {})
         raise
+    return _keep(cache, key, kind, content, channels)
+
+
+def _keep(cache: EngineCache, key: str, kind: Kind, content: bytes, channels: int) -> Graph:
     cache.write(f"{key}.onnx", "", content, {"channels": channels})
     return Graph(key, content, OUTPUTS[kind], channels)
 
@@ -94,19 +124,18 @@ def require_engine(wanted: str, device: str) -> None:
     if wanted not in get_args(Wanted):
         raise UserError(f"There is no engine {wanted!r}: choose auto, torch, onnx or openvino.")
     require_device_name(device)
-    if wanted in _MODULE:
-        if device not in ("auto", "cpu"):
-            raise UserError(
-                f"The engine {wanted} runs on the CPU: leave --device out, or choose --engine torch."
-            )
-        if not _is_installed(wanted):
-            raise UserError(
-                f"The engine {wanted} is not installed: {_INSTALL[wanted]}, or choose another --engine."
-            )
+    if wanted in ("onnx", "openvino") and device not in ("auto", "cpu"):
+        raise UserError(f"The engine {wanted} runs on the CPU: leave --device out, or choose --engine torch.")
+    if wanted != "auto" and not _is_installed(wanted):
+        raise UserError(
+            f"The engine {wanted} is not installed: {_INSTALL[wanted]}, or choose another --engine."
+        )
 
 
 def on_cpu(device: str) -> bool:
     """Whether a device, by the name a user gives, is the CPU; asks torch only where there may be another."""
+    if device == "auto" and not has_torch():
+        return True
     if device == "auto" and os.name == "posix" and os.uname().sysname == "Linux":
         return not any(map(os.path.exists, _GPU_NODES)) or pick_device(device).type == "cpu"
     return device == "cpu" or pick_device(device).type == "cpu"

@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from insclr.engine.choose import OUTPUTS, CannotExport, Kind
+from insclr.engine.choose import OPSET, OUTPUTS, CannotExport, Kind
 from insclr.engine.engine import Features, unit_rows
 from insclr.engine.positions import exportable_positions
 from insclr.engine.view_graph import WholeDescriptor
@@ -19,7 +19,6 @@ from insclr.errors import UserError
 from insclr.model.network import DescriptorNetwork
 from insclr.recipe import DescriptorRecipe
 
-OPSET = 17
 TOLERANCE = 1e-5  # of a component of a unit vector
 _MAP_TOLERANCE = 1e-4  # of the largest value of a map
 # Of a graph that makes views, many times as much: a pixel halfway between two grey levels may become either.

@@ -15,9 +15,9 @@ from insclr import __version__
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList
 from insclr.data.views import descriptor_views, fit_image
-from insclr.engine.choose import CannotExport
+from insclr.engine.choose import OPSET, CannotExport
 from insclr.engine.engine import Features, unit_rows
-from insclr.engine.export import OPSET, drawn_images, export_whole
+from insclr.engine.export import drawn_images, export_whole
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file

@@ -6,24 +6,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from insclr.engine.cache import EngineCache
 from insclr.engine.choose import (
     AUTO,
     EngineOptions,
     NetworkSource,
-    on_cpu,
+    graph_maker,
     open_engine,
     require_engine,
 )
 from insclr.engine.engine import Engine, Head
+from insclr.model.embedded import embedded_weights
 from insclr.model.stored import (
+    StoredModel,
     Weights,
+    digest,
     find_model_file,
     pretrained_recipe,
     read_model_file,
     trunk_digest,
 )
 from insclr.recipe import DescriptorRecipe, Recipe
+from insclr.recipe.backbone_names import EMBEDDED
 
 if TYPE_CHECKING:
     from insclr.model.model_file import Model
@@ -75,21 +78,30 @@ def open_model(
     """The model that a user names (as `resolve_model` takes it), by an engine; `settings` changes its views."""
     require_engine(options.engine, options.device)
     file = find_model_file(name)
-    if file is None:
+    stored = read_model_file(file) if file else _embedded_model(str(name))
+    if stored is None:
         from insclr.model.model_file import resolve_model
 
         return open_in_memory(resolve_model(name), options, settings)
-    stored = read_model_file(file)
 
     @functools.cache
     def load() -> "Model":
-        from insclr.model.model_file import as_model
+        from insclr.model.model_file import as_model, resolve_model
 
-        return as_model(stored, file)
+        return as_model(stored, file) if file else resolve_model(name)
 
     recipe = stored.recipe.with_(descriptor=settings(stored.recipe.descriptor))
-    origin = _Origin(recipe, stored.fingerprint, str(file.absolute()), stored.notes)
-    return _open(origin, load, stored.weights, options)
+    source = str(file.absolute() if file else name)
+    return _open(_Origin(recipe, stored.fingerprint, source, stored.notes), load, stored.weights, options)
+
+
+def _embedded_model(name: str) -> StoredModel | None:
+    """The embedded network with the weights installed with us, without torch; None for any other."""
+    recipe = pretrained_recipe(name)
+    if recipe.network.backbone != EMBEDDED or recipe.network.weights:
+        return None
+    weights = {f"backbone.trunk.{key}": value for key, value in embedded_weights().items()}
+    return StoredModel(weights, recipe, digest(weights, {}))
 
 
 def open_in_memory(
@@ -105,28 +117,7 @@ def open_in_memory(
     recipe = model.recipe.with_(descriptor=settings(model.recipe.descriptor))
     weights = weights_of(model.network.state_dict())
     origin = _Origin(recipe, model.fingerprint, model.source, model.notes)
-    opened = _open(origin, lambda: model, weights, options)
-    if not recipe.network.dim:
-        # The next search in a store of this pretrained network finds its graph by the fingerprint, without torch.
-        EngineCache().write(_pretrained_key(model.fingerprint), "", b"", {"digest": opened.trunk})
-    return opened
-
-
-def open_pretrained(name: str, fingerprint: str, options: EngineOptions = AUTO) -> OpenedModel:
-    """The pretrained network `name` with this fingerprint, without torch where it was opened before."""
-    require_engine(options.engine, options.device)
-    kept = EngineCache().read(_pretrained_key(fingerprint))
-    if kept is None or options.engine == "torch" or not on_cpu(options.device):
-        return open_model(name, options)
-
-    @functools.cache
-    def load() -> "Model":
-        from insclr.model.model_file import resolve_model
-
-        return resolve_model(name)
-
-    origin = _Origin(pretrained_recipe(name), fingerprint, name, {})
-    return _open(origin, load, {}, options, kept.about["digest"])
+    return _open(origin, lambda: model, weights, options)
 
 
 class _Origin(NamedTuple):
@@ -139,15 +130,12 @@ class _Origin(NamedTuple):
 
 
 def _open(
-    origin: _Origin, load: "Callable[[], Model]", weights: Weights, options: EngineOptions, trunk: str = ""
+    origin: _Origin, load: "Callable[[], Model]", weights: Weights, options: EngineOptions
 ) -> OpenedModel:
     recipe = origin.recipe
-    trunk = trunk or trunk_digest(recipe.network, weights)
+    trunk = trunk_digest(recipe.network, weights)
     head = Head(weights.get("fc.weight"), weights.get("fc.bias"))
-    source = NetworkSource(trunk, lambda: load().network, head)
+    graph = graph_maker(recipe.network, lambda: weights)
+    source = NetworkSource(trunk, lambda: load().network, head, graph)
     engine = open_engine(source, size=recipe.descriptor.size, options=options)
     return OpenedModel(engine, recipe, origin.fingerprint, origin.source, trunk, load, origin.notes, head)
-
-
-def _pretrained_key(fingerprint: str) -> str:
-    return f"pretrained-{fingerprint}.json"

@@ -13,12 +13,10 @@ from insclr.describe.describer import Describer
 from insclr.describe.pipeline import only_last_layer
 from insclr.engine.choose import EngineOptions, require_engine
 from insclr.engine.opened import OpenedModel, open_model
-from insclr.errors import UserError
+from insclr.errors import UserError, require_torch
 from insclr.files import is_there, whole_file
-from insclr.jobs.train import train
 from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.local_store import local_choice_of
-from insclr.run_folder import kept_answers
 from insclr.store import Store, open_store
 from insclr.store.store_models import MODELS, StoreModels, model_folder, read_models, write_models
 
@@ -54,7 +52,8 @@ def learn(
     >>> learned.store
     PosixPath('LEARNED/store')
     """
-    require_engine(engine, device)  # before anything is made
+    require_torch("learning is done")  # before anything is made
+    require_engine(engine, device)
     uri = str(store)
     kept = uri if "://" in uri else os.path.abspath(uri)  # noqa: PTH100 (the run may be resumed from elsewhere)
     with closing(open_store(uri)) as opened:
@@ -65,6 +64,9 @@ def learn(
             folder = Path(out)
             target = folder / "store"
             _require_free(folder, kept)
+    from insclr.jobs.train import train  # `models` needs no torch
+    from insclr.run_folder import kept_answers
+
     train(
         images,
         folder / "run",
@@ -155,6 +157,8 @@ def _require_free(out: Path, uri: str) -> None:
     """Refuse a folder unless it is empty or a killed call for the same store left it."""
     if not out.exists() or not any(out.iterdir()):
         return
+    from insclr.run_folder import kept_answers
+
     answers = kept_answers(out / "run")
     known = {"run"} if answers is None else {"run", "store"}
     foreign = [one.name for one in out.iterdir() if one.name not in known]

@@ -14,8 +14,9 @@ from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
 from insclr.errors import UserError
+from insclr.model.embedded import embedded_weights
 from insclr.model.layer_split import StagedSplit, TransformerSplit, split_layers
-from insclr.model.weights import embedded_weights, fit_weights, fitting_weights, read_weights
+from insclr.model.weights import fit_weights, fitting_weights, read_weights
 from insclr.recipe.backbone_names import EMBEDDED, full_name
 from insclr.torchvision_import import import_timm
 
@@ -144,7 +145,8 @@ def create_backbone(name: str, weights: str | Path | None = None, pretrained: bo
     if weights:
         fit_weights(trunk, read_weights(Path(weights)), source=str(weights))
     elif pretrained and name == EMBEDDED:
-        fit_weights(trunk, embedded_weights(), source="the embedded weights")
+        weights_of_ours = {name: torch.from_numpy(value) for name, value in embedded_weights().items()}
+        fit_weights(trunk, weights_of_ours, source="the embedded weights")
     elif pretrained:
         _load_from_hub(trunk, name)
     return Backbone(name, trunk, mean, std)

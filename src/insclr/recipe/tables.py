@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from insclr.errors import UserError
+from insclr.errors import UserError, require_torch
 
 Auto = Literal["auto"]  # measured on the collection itself, without labels, when a round begins
 Off = Literal["off"]
@@ -72,6 +72,7 @@ def method_names() -> list[str]:
 
 def load_method(name: str) -> Any:
     """The class of a method. It is imported here and not before, because a search needs no method."""
+    require_torch("training is done")
     point = _entry_points("insclr.methods")[name]
     try:
         return point.load()

@@ -13,10 +13,9 @@ from insclr.data.decode import BadImage, Box, decode, read_image_bytes
 from insclr.data.given import Photo, as_rgb
 from insclr.describe.describer import Describer
 from insclr.engine.choose import EngineOptions
-from insclr.engine.opened import open_model, open_pretrained
+from insclr.engine.opened import open_model
 from insclr.errors import UserError
 from insclr.files import content_hash
-from insclr.model.stored import PRETRAINED
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_features import LONGEST, LocalFeatures, extract_features
 from insclr.store import Row, Store, StoreInfo
@@ -99,9 +98,6 @@ def describer_of(
     `streams` queries are described at a time, `expected` in all (0: unknown).
     """
     name, options = model or info.model, EngineOptions(engine, device, streams, expected)
-    if name.startswith(PRETRAINED) and name == info.model:
-        opened = open_pretrained(name, info.fingerprint, options)
-    else:
-        opened = open_model(name, options)
+    opened = open_model(name, options)
     info.refuse_other_model(opened.fingerprint, "searched here")
     return Describer(name, opened, workers, info.size)

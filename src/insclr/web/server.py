@@ -25,11 +25,9 @@ _GRACE = 4  # seconds that requests under way have after SIGTERM
 
 def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = None) -> "FastAPI":
     """The page and its API for one store, or two to compare (after, before)."""
-    try:
-        from fastapi import FastAPI
-        from starlette.formparsers import MultiPartParser
-    except ImportError:
-        raise UserError("the search page needs FastAPI: pip install 'insclr[web]'") from None
+    from fastapi import FastAPI
+    from starlette.formparsers import MultiPartParser
+
     from insclr import __version__
     from insclr.web.decode_pool import DecodePool
     from insclr.web.learning import Learning
