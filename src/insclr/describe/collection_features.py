@@ -28,7 +28,7 @@ from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.model.device import computed_in, short_floats
-from insclr.model.model_file import NetworkDigests
+from insclr.model.model_file import NetworkDigests, weights_of
 from insclr.model.network import DescriptorNetwork
 from insclr.progress import progress_bar
 from insclr.ranks import Ranks
