@@ -49,7 +49,7 @@ build/min/.done: pyproject.toml constraints-min.txt
 test-milvus: $(VENV)/.dev
 	$(BIN)/pytest -m slow -k "real or milvus_server" tests
 
-# Kills, hostile files, crowds of clients, fuzzing: minutes with attack, two hours with soak (docs/security.md).
+# Kills, hostile files, crowds of clients, fuzzing: minutes with attack, about four hours with soak (docs/security.md).
 attack: $(VENV)/.dev
 	$(BIN)/pytest -m attack tests/attack
 

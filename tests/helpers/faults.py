@@ -6,6 +6,7 @@ A process with `faults.c` preloaded has done the long imports and forks for ever
 import contextlib
 import ctypes
 import errno
+import gc
 import importlib
 import json
 import os
@@ -131,6 +132,7 @@ def _serve(shim: ctypes.CDLL, log: Path) -> None:
         job = json.loads(line)
         count = log.with_name("count")
         count.write_text("0")
+        gc.freeze()  # else the child copies the memory of all that is imported
         child = os.fork()
         if not child:
             _run(shim, job, log, count)
