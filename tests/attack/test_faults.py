@@ -23,6 +23,7 @@ from insclr.store.local import LocalStore
 SETTINGS = "workers=0 checkpoint_every=5 rounds.steps=10 rounds.epochs=0 rounds.tuples=4 network.dim=16"
 SETTINGS += " descriptor.size=32 rounds.plain_size=32 rounds.augmented_size=32 rounds.method.neighbours=2"
 SETTINGS += " rounds.method.pool=6"
+LEARNED = 16  # network.dim
 CHANGES = [word for change in SETTINGS.split() for word in ("--set", change)]
 
 
@@ -221,11 +222,15 @@ def test_learn(process: FaultyProcess, named: Path, tmp_path: Path, soak: bool, 
     def require_whole(_: Ended) -> None:
         require_no_damage(store)
         assert same(rows_of(store / "models" / "1"), before)
-        assert same(rows_of(store), before) or same(rows_of(store), expected)
+        found = rows_of(store)
+        learned = next(iter(found.values()))[1].size == LEARNED
+        assert same(found, expected if learned else before)
         assert journal_of(store) == journal
 
     def require_same() -> None:
-        assert same(rows_of(store), expected)
+        found = rows_of(store)
+        assert next(iter(found.values()))[1].size == LEARNED
+        assert same(found, expected)
 
     found = Campaign("learn", process, tmp_path, prepare, require_whole, require_same).run(
         200 if soak else 10
@@ -251,7 +256,8 @@ def test_serve(process: FaultyProcess, named: Path, tmp_path: Path, some: int | 
         answers = [line.split() for line in ended.said.splitlines() if line.startswith("act ")]
         for _, act, status, *_ in answers:
             assert status in ("200", "409", "503", "507"), ended.said
-            assert status != "200" or ACTS[act] in written, f"{act} is lost: {ended.said}"
+            if status == "200" and act in ACTS:
+                assert ACTS[act] in written, f"{act} is lost: {ended.said}"
 
     def require_same() -> None:
         kinds = [entry.kind for entry in journal_of(store)]
