@@ -30,7 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
     draw_collection(folder / "c", things=20, views=10, size=160, seed=0)
     insclr = [sys.executable, "-m", "insclr"]
     store = folder / "store"
-    subprocess.run([*insclr, "index", MODEL, folder / "c" / "images", "--store", store], check=True)
+    index = [*insclr, "index", MODEL, folder / "c" / "images", "--store", store]
+    subprocess.run([*index, "--local", "off"], check=True)
     port = free_port()
     (folder / "tmp").mkdir()
     process = subprocess.Popen(

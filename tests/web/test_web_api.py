@@ -382,3 +382,15 @@ def test_the_address_to_open() -> None:
     assert "0.0.0.0" not in everywhere
     assert draw_qr_code(everywhere).count("\n") > 10
     assert np.all([ServeOptions(host=one).local for one in ("127.0.0.1", "localhost", "::1")])
+
+
+def test_uploads_do_not_keep_searches_by_row_with_local_evidence_waiting(
+    collection: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insclr.web.api.uses_local", lambda *_: True)
+    client = client_of(collection)
+    uploads = client.app.state.served.uploads  # type: ignore[attr-defined]
+    uploads.take(uploads.size)
+    row = f"0:{row_of(collection, '0/0.png')}"
+    assert client.post("/api/search", data={"rows": row}).status_code == 200
+    assert client.post("/api/search", data={"rows": row, "row_boxes": "0,0,9,9"}).status_code == 503

@@ -143,8 +143,11 @@ async def search(
 ) -> SearchAnswer:
     """Find pictures of the thing shown in one or several queries."""
     work = partial(_answer, served, store, query, options)
-    if query.needs_decoding(store) or uses_local(served.store(store).store, options.local):
+    if query.needs_decoding(store):
         return await run_limited(request, served.uploads, "searched for", work)
+    if uses_local(served.store(store).store, options.local):  # costs time, and does not wait for uploads
+        patience = served.settings.decode_seconds
+        return await run_limited(request, served.matchings, "searched for", work, patience)
     return await run_in_threadpool(work, threading.Event())
 
 

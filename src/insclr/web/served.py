@@ -226,6 +226,7 @@ class Served:
     settings: ServeOptions
     decoders: DecodePool
     uploads: Limit  # requests at once that search for pictures which are decoded
+    matchings: Limit  # requests at once that match the points of indexed pictures
     previews: Limit  # requests at once for JPEGs of indexed pictures
     bytes: Limit  # of all requests together
     metrics: ServerMetrics

@@ -67,7 +67,8 @@ def create_app(stores: Sequence["ServedStore"], settings: ServeOptions | None = 
     if not settings.originals:
         for one in stores:
             one.hide_camera_data()
-    served = Served(tuple(stores), settings, decoders, uploads, previews, request_bytes, metrics)
+    matchings = Limit(settings.max_uploads)
+    served = Served(tuple(stores), settings, decoders, uploads, matchings, previews, request_bytes, metrics)
     app.state.served = served
     app.state.learning = Learning(served)
     _answer_requests(app)
@@ -234,8 +235,8 @@ def serve(
             proxy_headers=bool(settings.proxy),
             forwarded_allow_ips=settings.proxy or None,
         )
-        for name in ("uvicorn.error", "asyncio"):
-            logging.getLogger(name).addFilter(RareLines())
+        for source in (*logging.getLogger().handlers, *map(logging.getLogger, ("uvicorn.error", "asyncio"))):
+            source.addFilter(RareLines())
         _server_class()(config).run(sockets=[listener])
 
 
