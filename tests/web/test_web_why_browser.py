@@ -35,6 +35,7 @@ def _show_why(browser: webdriver.Chrome, tmp_path: Path) -> None:
     lines = browser.find_elements(By.CSS_SELECTOR, ".why-lines line")
     assert len(lines) >= 20
     left, right = (one.rect for one in browser.find_elements(By.CSS_SELECTOR, ".why-photos img"))
+    assert left["width"] == right["width"] > 300  # the query has 240 pixels, the photo 480
     box = browser.find_element(By.CSS_SELECTOR, ".why-lines rect").rect
     assert left["x"] + left["width"] <= right["x"]
     assert right["x"] <= box["x"] < box["x"] + box["width"] <= right["x"] + right["width"] + 2

@@ -5,6 +5,8 @@ import { element } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_LINES = 80;
+const GAP = 16; // pixels between the photos, as in why.css
+const TALLEST = 0.75; // of the window
 
 export function whyButton(match) {
   const button = element("button", { "data-do": "why", "aria-label": "Why was this found?", title: "Why was this found?", tabindex: -1 }, ["?"]);
@@ -43,7 +45,10 @@ async function show(place, item, match, answer) {
   lines.setAttribute("class", "why-lines");
   lines.setAttribute("aria-hidden", "true");
   place.append(lines);
-  const paint = () => draw(lines, place, query, found, answer);
+  const paint = () => {
+    for (const image of [query, found]) fit(image, place);
+    draw(lines, place, query, found, answer);
+  };
   new ResizeObserver(paint).observe(place);
   paint();
 }
@@ -51,6 +56,13 @@ async function show(place, item, match, answer) {
 function loaded(source, alt) {
   const image = element("img", { src: source, alt, draggable: "false" });
   return image.decode().then(() => image, () => image);
+}
+
+// As large as half of the place and the window allow: points of small photos can be told apart too.
+function fit(image, place) {
+  if (!image.naturalWidth) return;
+  const scale = Math.min((place.clientWidth - GAP) / 2 / image.naturalWidth, (TALLEST * innerHeight) / image.naturalHeight);
+  image.style.width = `${Math.floor(scale * image.naturalWidth)}px`;
 }
 
 function draw(lines, place, query, found, answer) {
