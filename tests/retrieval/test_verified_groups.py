@@ -7,8 +7,10 @@ import torch
 from PIL import Image
 
 from helpers.blots import placed, textured
+from helpers.histogram_describer import HistogramDescriber
 from insclr.data.images import list_images
 from insclr.data.tuples import FeedbackGroups
+from insclr.retrieval.index import index_images
 from insclr.retrieval.verified_groups import find_verified_groups, group_pairs, proven_groups
 
 
@@ -67,3 +69,36 @@ def test_members_of_a_proven_group_are_the_same_and_no_others() -> None:
     images = torch.tensor([0, 2, 3])
     candidates = torch.tensor([[1, 2], [0, 1], [4, 0]])
     assert groups.proven_same(images, candidates).tolist() == [[True, False], [False, False], [False, False]]
+
+
+def test_people_decide_and_points_are_added_for_the_other_photos() -> None:
+    people = FeedbackGroups(
+        torch.tensor([0, 0, 1, 2, 3]),
+        torch.tensor([True, True, False, False, False]),
+        torch.zeros(0, 2).long(),
+    )
+    nobody = torch.zeros(5, dtype=torch.bool)
+    both = people.add_proven(FeedbackGroups(torch.tensor([0, 1, 0, 2, 2]), nobody, torch.zeros(0, 2).long()))
+    assert both.decided.tolist() == [True, True, False, False, False]
+    assert both.proven.tolist() == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]  # 2 shared points with a photo that is decided
+    assert both.same(torch.tensor([0, 3]), torch.tensor([[1, 2], [4, 2]])).tolist() == [[True, False]] * 2
+
+
+def test_the_points_of_a_store_are_taken_where_there_is_one(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(9):
+        textured(i // 3).rotate(30 * (i % 3)).save(photos / f"{i}.png")
+    images = list_images(photos)
+    index_images(HistogramDescriber(), images, tmp_path / "off", local="off")
+    index_images(HistogramDescriber(), images, tmp_path / "on", local="on")
+    assert find_verified_groups(images, str(tmp_path / "off")) is None
+    found = find_verified_groups(images, str(tmp_path / "on"))
+    assert found is not None
+    assert found.proven.all()

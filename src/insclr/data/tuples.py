@@ -62,6 +62,11 @@ class FeedbackGroups:
         """Which candidates (T, P) matched points prove to show the same instance as their image (T,)."""
         return self.proven[images][:, None] & self.same(images, candidates)
 
+    def add_proven(self, proven: "FeedbackGroups") -> "FeedbackGroups":
+        """This feedback, and groups that matched points prove among the images without any."""
+        groups = torch.where(self.has_feedback, self.groups, proven.groups + self.groups.max() + 1)
+        return FeedbackGroups(groups, self.has_feedback, self.apart, self.source)
+
     def positives(self) -> int:
         """How many positives people decided: the other members of the group of every image in `decided`."""
         return int((torch.bincount(self.groups)[self.groups] - 1)[self.decided].sum())

@@ -1,6 +1,7 @@
 """Train, then write the report: the work of `insclr train` and `insclr.train`."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def train(
     if first and store is not None and not (given.resume and has_feedback(Path(out))):
         images = choose_images(images, Path(out), given.resume)
         feedback = feedback_groups(store, images)
-    find_groups = find_verified_groups if has_opencv() else None
+    find_groups = partial(find_verified_groups, store=store) if has_opencv() else None
     model = train_run(images, out, recipe, given, feedback=feedback, find_groups=find_groups)
     # A run that was killed before its report gets it on --resume.
     if first and (not given.resume or not RunReader(Path(out)).reported):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -10,11 +11,14 @@ from insclr.arrays import Ids
 from insclr.data.images import ImageList
 from insclr.data.tuples import FeedbackGroups
 from insclr.progress import progress_bar
+from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_evidence import Values
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
 from insclr.retrieval.local_index import LocalIndex, Vocabulary
 from insclr.retrieval.verification import verify
+from insclr.store import open_store
 
+_MOST_IMAGES = 10_000  # their points take 0.7 GB; of more images none are compared
 _CANDIDATES = 10  # images with most votes that an image is verified with
 _PROVEN = 4.0  # evidence of a pair: as much as four points that no other image has
 _LEAST_LINKED = 0.5  # share of the pairs of two groups that must be proven before they become one
@@ -28,10 +32,23 @@ _LEAST_INSIDE = (
 _SAMPLE = 400  # images that the vocabulary is learned from
 
 
-def find_verified_groups(images: ImageList) -> FeedbackGroups | None:
-    """Groups of the images by their matched points; None where these are few, or chains rather than groups."""
-    pairs, evidence = prove_pairs(extract_from_files(images))
+def find_verified_groups(images: ImageList, store: str | None = None) -> FeedbackGroups | None:
+    """Groups of the images by their matched points; None where these are few, or chains rather than groups.
+
+    With a store the points are those that it keeps: it has decided whether they help.
+    """
+    if len(images) > _MOST_IMAGES:
+        return None
+    features = extract_from_files(images) if store is None else _read_features(store, images)
+    pairs, evidence = prove_pairs(features)
     return proven_groups(pairs, evidence, len(images))
+
+
+def _read_features(uri: str, images: ImageList) -> list[LocalFeatures | None]:
+    with closing(open_store(uri)) as store, closing(LocalFeatureDatabase(store.parts)) as kept:
+        hashes = {path: row.image.hash for path, row in store.rows_by_path().items()}
+        found = kept.read(sorted(set(hashes.values())))
+        return [found.get(hashes.get(path, "")) for path in images.paths]
 
 
 def proven_groups(pairs: Ids, evidence: Values, count: int) -> FeedbackGroups | None:

@@ -59,7 +59,7 @@ def train(
     """Teach a network the instances in `images`; the run folder `out` holds all that it leaves.
 
     `labels` serve only to log precision and mAP, except for methods that are meant to learn from them. `cache` keeps
-    pooled features for other runs on the images. `feedback` holds groups of the images that people named; without it
+    pooled features for other runs on the images. `feedback` holds groups of the images that people named;
     `find_groups` may find groups that matched points prove. `engine` describes the images on a CPU; torch trains.
     A resumed run reads its images, recipe, labels, cache, feedback and engine from the folder.
     """
@@ -118,7 +118,7 @@ class Job:
     images: ImageList | None  # listed by the first rank alone
     labels: Labels | None
     feedback: FeedbackGroups | None  # about all listed images
-    find_groups: FindGroups | None  # asked where there is no feedback
+    find_groups: FindGroups | None  # that matched points prove
     device: torch.device
     cache: Path
     engine: str
@@ -163,12 +163,12 @@ def run(job: Job) -> None:
         with ranks.in_turn():
             usable = folder.usable(pooled.seen if pooled else None)
             groups = job.feedback
-            if groups is None and job.find_groups and ranks.first and not done:
-                groups = None if has_feedback(folder.path) else job.find_groups(listed)
-                if groups:
-                    say(
-                        f"learning from groups of {int(groups.proven.sum())} photos that matched points prove"
-                    )
+            if job.find_groups and ranks.first and not done and not has_feedback(folder.path):
+                proven = job.find_groups(listed)
+                if proven is not None:
+                    count = int(proven.proven.sum())
+                    say(f"learning from groups of {count} photos that matched points prove")
+                    groups = proven if groups is None else groups.add_proven(proven)
             feedback = folder.feedback(groups.subset(usable) if groups else None)
         skipped.add_others(listed, usable.tolist())
         if ranks.first:
