@@ -30,8 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
     draw_collection(folder / "c", things=20, views=10, size=160, seed=0)
     insclr = [sys.executable, "-m", "insclr"]
     store = folder / "store"
-    index = [*insclr, "index", MODEL, folder / "c" / "images", "--store", store]
-    subprocess.run([*index, "--local", "off"], check=True)
+    index: list[str | Path] = ["index", MODEL, folder / "c" / "images", "--store", store, "--local", "off"]
+    subprocess.run([*insclr, *index], check=True)
     port = free_port()
     (folder / "tmp").mkdir()
     process = subprocess.Popen(

@@ -9,6 +9,7 @@ import pytest
 from helpers.clients import client_of
 from insclr.feedback import asking, feedback_cache
 from insclr.feedback.entries import name_thing
+from insclr.feedback.names import build_gallery
 from insclr.web.served import ServedStore
 
 
@@ -59,7 +60,7 @@ def test_rows_that_vanish_while_things_are_listed(
     times: int, collection: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`insclr index --prune` drops them in another process: the list is made again, or put off with 503."""
-    made, left = feedback_cache.build_gallery, iter(range(times))
+    made, left = build_gallery, iter(range(times))
 
     def vanishing(*arguments: Any) -> Any:
         if next(left, None) is not None:

@@ -18,9 +18,8 @@ from insclr.web.settings import ServeOptions
 
 @pytest.fixture
 def served(collection: ServedStore) -> Served:
-    return Served(
-        (collection,), ServeOptions(), DecodePool(1), Limit(1), Limit(1), Limit(1), ServerMetrics(dict)
-    )
+    one, two, three, four = (Limit(1) for _ in range(4))
+    return Served((collection,), ServeOptions(), DecodePool(1), one, two, three, four, ServerMetrics(dict))
 
 
 @pytest.fixture
