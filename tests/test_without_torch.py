@@ -1,4 +1,4 @@
-"""`pip install insclr` without torch: what works, and what the rest says."""
+"""`pip install insclr` without torch: what works, and what the rest prints."""
 
 import os
 import subprocess
@@ -135,7 +135,7 @@ def test_a_model_trained_elsewhere_gives_the_vectors_that_torch_gives(
         "search {store} {photo} --engine torch",
     ],
 )
-def test_what_needs_torch_says_what_to_install(
+def test_what_needs_torch_reports_what_to_install(
     run: Run, store: Path, small_collection: Path, tmp_path: Path, arguments: str
 ) -> None:
     places = {
@@ -153,7 +153,7 @@ def test_what_needs_torch_says_what_to_install(
     assert not (store / "models").exists()
 
 
-def test_python_says_it_too(run: Run) -> None:
+def test_python_reports_it_too(run: Run) -> None:
     code = "import insclr\ntry:\n    insclr.train\nexcept insclr.UserError as error:\n    print(error)"
     status, said = run(code=code)
     assert (status, "pip install 'insclr[train]'" in said) == (0, True), said

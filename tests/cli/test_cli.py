@@ -21,7 +21,7 @@ import insclr
 from helpers.called import call
 from insclr.cli import _OneLine, main
 from insclr.describe.descriptor_file import read_descriptors
-from insclr.model.weights import embedded_weights
+from insclr.model.embedded import embedded_weights
 from insclr.store import open_store
 
 
@@ -92,7 +92,8 @@ def test_weights_are_taken_wherever_a_model_is_named(
 ) -> None:
     file, white, store = tmp_path / "weights.pt", tmp_path / "white.safetensors", tmp_path / "store"
     other_weights = {
-        n: w.roll(1, 0) if n.startswith("conv_head") else w for n, w in embedded_weights().items()
+        n: torch.from_numpy(w).roll(1, 0) if n.startswith("conv_head") else torch.from_numpy(w)
+        for n, w in embedded_weights().items()
     }
     torch.save(other_weights, file)
     model, size = "pretrained:efficientnet_lite0", ("--size", "32")
