@@ -46,6 +46,20 @@ def test_progress_as_json_lines(capsys: pytest.CaptureFixture[str], monkeypatch:
     ]
 
 
+def test_the_time_left_of_a_part_is_not_that_of_its_stage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "as_json", True)
+    with working("choosing the size of views"), progress_bar("describing", 8) as bar:
+        bar.advance(4)
+        _wait()
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["left"] is None
+    with progress_bar("indexing", 8) as whole, progress_bar("describing", 80):
+        whole.advance(4)
+        _wait()
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["left"] > 0
+
+
 def test_nothing_is_said_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar("describing", 8):
         pass

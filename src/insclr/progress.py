@@ -100,9 +100,12 @@ class _Display:
         return "" if left is None else f"about {in_words(left)} in all"
 
     def seconds_left(self) -> float | None:
-        """The time left of the stage at hand and of those that are known to follow it."""
-        known = [left for task in self._tasks if (left := task.seconds_left()) is not None]
-        later = 0.0 if self.after is None else self.after()
+        """The time left of the stage at hand and of those that follow it; None where a part of that is unknown."""
+        tasks = tuple(self._tasks)
+        if self.after is None:  # a bar inside of a stage without a count is only a part of it
+            return tasks[0].seconds_left() if tasks else None
+        known = [left for task in tasks if (left := task.seconds_left()) is not None]
+        later = self.after()
         return known[0] + later if known and later is not None else None
 
     def _print_lines(self, ended: threading.Event) -> None:
