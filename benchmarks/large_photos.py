@@ -13,7 +13,7 @@ from insclr.recipe import load_recipe
 from photos import draw_photos
 from table import Row
 
-_FEW, _MANY = 8, 68
+_FEW, _MANY = 8, 48
 _SIZE = (4000, 3000)
 _BAR = 0.090  # seconds of one core a photo: 1,000 photos in 45 s on two cores
 
