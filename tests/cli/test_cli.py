@@ -263,6 +263,16 @@ def test_log_json_makes_every_line_of_stderr_an_object(small_collection: Path, t
     assert (failed.returncode, line["level"], "does not exist" in line["message"]) == (2, "error", True)
 
 
+def test_damaged_exif_data_print_no_warning_of_a_library(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "x" * 200
+    for grey in (0, 9):
+        Image.new("L", (64, 48), grey).save(tmp_path / f"{grey}.jpg", exif=exif.tobytes()[:-150])
+    done = subprocess.run([sys.executable, "-m", "insclr", "check", tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("2 images: 2 usable")
+
+
 def test_an_index_of_unreadable_photos_only_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in ("a.jpg", "b.jpg"):

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,9 @@ def main() -> None:
     shown.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[shown])
     logging.getLogger("insclr.engine").setLevel(logging.INFO)  # one line names the engine
+    warnings.filterwarnings(
+        "ignore", module="PIL"
+    )  # of damaged and of large files, which are named with the reason
     threading.excepthook = _report_thread
     tell_when_stopped(lambda: _CONTINUE)
     progress.as_json = False
