@@ -133,7 +133,8 @@ CONTENDERS: tuple[Contender, ...] = (
             "manifold-mining",
         )
     ),
-    *(Contender(name, "supervised", name) for name in ("arcface", "gem-ap", CEILING)),
+    *(Contender(name, "supervised", name) for name in ("arcface", "gem-ap")),
+    Contender(CEILING, "supervised", CEILING, (ONE_SIZE,)),
 )
 
 
