@@ -19,6 +19,11 @@ _FAMILIES = {
     "regnety_002": 64,
     "convnext_atto": 64,
     "swin_tiny_patch4_window7_224": 224,
+    "densenet121": 64,
+    "hgnetv2_b0": 64,
+    "vgg11_bn": 64,
+    "fastvit_t8": 64,
+    "davit_tiny": 224,
     "vit_tiny_patch16_224": 64,
     "vit_small_patch14_reg4_dinov2": 56,
     "vit_base_patch16_siglip_224": 64,
@@ -44,6 +49,21 @@ def test_early_and_late_layers_make_the_whole_backbone(name: str) -> None:
     early = {id(value) for value in backbone.early_state().values()}
     assert late
     assert not late & early
+
+
+def test_the_last_layers_that_reduce_the_map_learn() -> None:
+    """Of networks whose last blocks add nothing as long as their weights are random, all blocks of the last stage."""
+    trunk = (backbone := create_backbone("resnet18", pretrained=False)).trunk
+    assert {id(one) for one in backbone.late_parameters()} == {id(one) for one in trunk.layer4.parameters()}
+    trunk = (backbone := create_backbone("densenet121", pretrained=False)).trunk
+    last = (trunk.features.transition3, trunk.features.denseblock4, trunk.features.norm5)
+    assert {id(one) for one in backbone.late_parameters()} == {
+        id(p) for one in last for p in one.parameters()
+    }
+
+
+def test_a_network_whose_layers_do_not_follow_each_other_has_no_late_ones() -> None:
+    assert not create_backbone("xcit_nano_12_p16_224", pretrained=False).has_late
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,14 +86,17 @@ class Backbone(nn.Module):
 
     @property
     def has_late(self) -> bool:
-        """Whether the backbone is known to fall into early and late layers."""
-        return split_layers(self.trunk) is not None
+        """Whether the backbone falls into early and late layers."""
+        return self._found_split is not None
 
     @property
     def _split(self) -> StagedSplit | TransformerSplit:
-        split = split_layers(self.trunk)
-        assert split is not None, "ask has_late first"
-        return split
+        assert self._found_split is not None, "ask has_late first"
+        return self._found_split
+
+    @cached_property
+    def _found_split(self) -> StagedSplit | TransformerSplit | None:
+        return split_layers(self.trunk)
 
     def late_parameters(self) -> list[nn.Parameter]:
         """What training the late layers changes: all but depthwise kernels, few weights that cost most on a CPU."""

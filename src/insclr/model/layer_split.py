@@ -6,21 +6,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Families whose stages follow each other: names of the first layers, of the stages, of the last layers.
-_STAGED = (
-    (("conv1", "bn1", "act1", "maxpool"), ("layer1", "layer2", "layer3", "layer4"), ()),  # ResNet
-    (("stem",), ("stages",), ("norm_pre",)),  # ConvNeXt
-    (("patch_embed",), ("layers",), ("norm",)),  # Swin
-    (("stem",), ("s1", "s2", "s3", "s4"), ("final_conv",)),  # RegNet
+# What layers raise that a trunk does not call with the map alone.
+_CALLED_OTHERWISE = (
+    *(RuntimeError, TypeError, ValueError, AttributeError, IndexError),
+    *(NotImplementedError, AssertionError),
 )
 
 
 class StagedSplit:
     """Layers that follow each other: maps pass from one to the next."""
 
-    def __init__(self, early: list[nn.Module], late: list[nn.Module], *, channels_are_last: bool) -> None:
-        self.early_layers, self.late_layers = early, late
-        self._channels_are_last = channels_are_last
+    def __init__(self, trunk: Any, early: list[str], late: list[str]) -> None:
+        # By their names: batch norm shared by ranks takes the place of a layer.
+        self._trunk, self._early, self._late = trunk, early, late
+        self._channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
+
+    @property
+    def early_layers(self) -> list[nn.Module]:
+        """What makes the map."""
+        return [self._trunk.get_submodule(name) for name in self._early]
+
+    @property
+    def late_layers(self) -> list[nn.Module]:
+        """What makes the features of the map."""
+        return [self._trunk.get_submodule(name) for name in self._late]
 
     def early(self, pixels: Tensor) -> Tensor:
         """The map (batch, channels, height, width) that enters the late layers."""
@@ -79,26 +88,56 @@ class TransformerSplit:
 
 
 def split_layers(trunk: Any) -> StagedSplit | TransformerSplit | None:
-    """The split of a trunk, by the structure that timm gives its family; None for a family not known here."""
-    if _has(trunk, "patch_embed", "_pos_embed", "norm_pre", "blocks", "norm"):
+    """The split of a trunk by the structure that timm gives it; None where its layers do not follow each other."""
+    if all(hasattr(trunk, name) for name in ("patch_embed", "_pos_embed", "norm_pre", "blocks", "norm")):
         return TransformerSplit(trunk)  # ViT, DeiT, CLIP, SigLIP, DINOv2, DINOv3, EVA, PE
-    if _has(trunk, "conv_stem", "bn1", "blocks"):  # EfficientNet, MobileNet
-        stages, early = list(trunk.blocks), 4 * len(trunk.blocks) // 7
-        last = [trunk.conv_head, trunk.bn2] if hasattr(trunk, "bn2") else []
-        first = [trunk.conv_stem, trunk.bn1, *stages[:early]]
-        return StagedSplit(first, [*stages[early:], *last], channels_are_last=False)
-    for first_names, stage_names, last_names in _STAGED:
-        if _has(trunk, *first_names, *stage_names, *last_names):
-            first, stages, last = (
-                [getattr(trunk, name) for name in names] for names in (first_names, stage_names, last_names)
+    if all(hasattr(trunk, name) for name in ("conv_stem", "bn1", "blocks")):  # EfficientNet, MobileNet
+        stages = [f"blocks.{number}" for number in range(len(trunk.blocks))]
+        early = 4 * len(stages) // 7
+        last = ["conv_head", "bn2"] if hasattr(trunk, "bn2") else []
+        return StagedSplit(trunk, ["conv_stem", "bn1", *stages[:early]], [*stages[early:], *last])
+    return _split_stages(trunk)
+
+
+@torch.no_grad()
+def _split_stages(trunk: Any) -> StagedSplit | None:
+    """The layers before and from the last one that reduces the map; None if they in turn do not give the features.
+
+    This is tried with one image of the size that the network was made for.
+    """
+    sequences = (nn.Sequential, nn.ModuleList)
+    layers: dict[str, nn.Module] = {}
+    for name, child in trunk.named_children():
+        inside = child.named_children() if isinstance(child, sequences) else ()
+        layers |= {f"{name}.{number}": layer for number, layer in inside} or {name: child}
+    training = [module for module in trunk.modules() if module.training]
+    place = next(trunk.parameters()).device
+    channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
+    side = trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
+    x = torch.linspace(-1, 1, 3 * side * side, device=place).sin().view(1, 3, side, side)
+    cells, reducing, end = side * side, [], 0
+    trunk.eval()
+    try:
+        features = trunk.forward_features(x)
+        for number, layer in enumerate(layers.values()):
+            before, x = x, layer(x)
+            of_layer = (x[..., 0] if channels_are_last else x[:, 0]).numel()
+            if of_layer < cells and number:
+                reducing.append(number)
+            cells = of_layer
+            # The last one that gives the features: with weights at random, the block before may give them, too.
+            at_work = x is not before and (
+                any(True for _ in layer.parameters()) or not torch.equal(x, before)
             )
-            stages = list(stages[0]) if len(stages) == 1 else stages
-            channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
-            return StagedSplit(
-                [*first, *stages[:-1]], [stages[-1], *last], channels_are_last=channels_are_last
-            )
+            if at_work and x.shape == features.shape and torch.allclose(x, features, rtol=1e-3, atol=1e-4):
+                end = number + 1
+    except _CALLED_OTHERWISE:
+        pass
+    finally:
+        for module in training:  # batch norm may be frozen in a network that trains
+            module.training = True
+    names = list(layers)[:end]
+    for start in reversed(reducing):  # VGG ends with a pooling, which has no weights
+        if any(True for name in names[start:] for _ in layers[name].parameters()):
+            return StagedSplit(trunk, names[:start], names[start:])
     return None
-
-
-def _has(trunk: Any, *names: str) -> bool:
-    return all(hasattr(trunk, name) for name in names)
