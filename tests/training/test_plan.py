@@ -7,12 +7,12 @@ from insclr.training.plan import Plan
 def test_the_plan_names_every_stage() -> None:
     plan = Plan(load_recipe("default", ("minutes=20",)), images=601)
     assert plan.line() == (
-        "plan: describe 601 photos, 5 rounds of the last layer, 3 rounds of the late layers (20 min at most), "
+        "plan: describe 601 photos, 8 rounds of the last layer, 6 rounds of the late layers (20 min at most), "
         "the report"
     )
     longer = Plan(load_recipe("default", ("minutes=180", "rounds.3.train=all")), images=601)
     assert longer.line() == (
-        "plan: describe 601 photos, 5 rounds of the last layer, 2 rounds of the late layers, 1 round of all layers "
+        "plan: describe 601 photos, 8 rounds of the last layer, 5 rounds of the late layers, 1 round of all layers "
         "(together 3 h 0 min at most), the report"
     )
     resumed = Plan(load_recipe("fast"), images=601, done=1)
@@ -32,7 +32,7 @@ def test_the_rest_of_a_run_is_never_longer_than_its_minutes_allow() -> None:
     # until one is measured.
     before_anything = plan.seconds_after()
     assert before_anything is not None
-    assert abs(before_anything - (60 + (3 * 157 + 2 * 400) * 0.02)) < 1e-6
+    assert abs(before_anything - (60 + (6 * 157 + 2 * 400) * 0.02)) < 1e-6
     plan.note_describing(views=1000, seconds=10.0)
     # Late rounds: half an epoch in tuples of 16 = 313 steps of some 64 images at 10 ms: minutes, so the limit counts.
     assert plan.seconds_after() == before_anything

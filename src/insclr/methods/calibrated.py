@@ -13,6 +13,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from insclr.data.tuples import FeedbackGroups, KnownGroupsSampler, Sampler, TupleSampler
+from insclr.memory.pair_history import PairHistory
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.method import (
     Batch,
@@ -58,6 +59,9 @@ class CalibratedSettings(MethodSettings):
     )
     neighbours: int = setting(3, "N_b: neighbours of the anchor in a tuple", ge=1)
     pool: int | Auto = setting("auto", "P: size of the candidate pool")
+    confirmed: float = setting(
+        0.0, "share of the earlier rounds that must have mined a pair too, else it is ignored", ge=0, le=1
+    )
 
     @model_validator(mode="after")
     def _check_pool(self) -> "CalibratedSettings":
@@ -111,6 +115,8 @@ class CalibratedMethod(Method):
                 *reasons,
                 "mined pairs were left out, because they are inconsistent: only feedback is learned",
             )
+        else:
+            reasons = (*reasons, *self._confirm_pairs(start))
         if start.feedback is not None and start.feedback.proven.any():
             self.labels = _add_proven(self.labels, pool, start.feedback)
         self.sampler = TupleSampler(
@@ -129,6 +135,21 @@ class CalibratedMethod(Method):
         if self.feedback is not None:
             feedback = self.feedback.positives() - int(self.labels.positive[self.feedback.decided].sum())
         return Prepared(criteria, reasons, pool.ids, self.labels.positive, consistency, feedback)
+
+    def _confirm_pairs(self, start: RoundStart) -> tuple[str, ...]:
+        """Record the mined pairs, and ignore those that too few of the earlier rounds mined; the reasons."""
+        least, mined = self.settings.confirmed, self.labels.positive
+        if start.kept is None:
+            return ()
+        history = PairHistory(start.kept, start.number)
+        positive = history.confirm(self.pool.ids, mined, least) if least else mined
+        if start.ranks.first:
+            history.add(self.pool.ids, mined)
+        if not least:
+            return ()
+        self.labels = CandidateLabels(positive, self.labels.ignored | (mined & ~positive))
+        share = float(positive.sum()) / max(1.0, float(mined.sum()))
+        return (f"confirmed = {share:.0%} of the pairs: {least:.0%} of the earlier rounds mined them too",)
 
     def _consistency(self, start: RoundStart, pool: Pool, size: InstanceSize) -> Consistency | None:
         if start.trust is not PairTrust.UNTESTED or not start.ranks.first:

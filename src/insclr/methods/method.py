@@ -149,6 +149,7 @@ class RoundStart:
     tuples: int  # in a batch
     seed: int
     folder: Path  # for files that are needed only while the round lasts
+    number: int = 1  # of the round, from 1
     size: InstanceSize = UNKNOWN  # of the instances, as estimated at the start of the run
     untrained_fc: bool = False  # the fully connected layer is random: its descriptors mean nothing yet
     ranks: Ranks = field(default_factory=Ranks)

@@ -17,7 +17,6 @@ _SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 30, 40, 50, 70, 100)
 _LARGE_SIZES = (150, 200, 300)  # only where instances stand apart
 _LEVEL = 1 / 8  # of its range above its minimum, cohesion has stopped falling
 _LEAST_IGNORED, _MOST_IGNORED = 10, 50  # of an image's nearest, where instances do not stand apart
-_SHARE_IGNORED = 8  # and at most one in so many of all images
 _CLEAR = 0.005  # a change of cohesion that is more than chance
 _APART = 0.85  # cohesion that only instances of their own have
 # A collection is assumed to have so many instances, at least: families of look-alikes make the estimate too large
@@ -102,9 +101,8 @@ def estimate_size(pool_ids: Tensor, seed: int = 0) -> InstanceSize:
         usual = cohesion[: len(_SIZES)]
         level = min(usual) + _LEVEL * (max(usual) - min(usual))
         whole, core = 0, next(k for k, value in zip(sizes, usual, strict=False) if value <= level)
-    core = min(core, max(sizes[0], images // _INSTANCES))
-    reach = max(_LEAST_IGNORED, min(_MOST_IGNORED, images // _SHARE_IGNORED), 3 * whole // 2)
-    return InstanceSize(core, whole, reach)
+    reach = max(_LEAST_IGNORED, min(_MOST_IGNORED, 2 * core), 3 * whole // 2)
+    return InstanceSize(min(core, max(sizes[0], images // _INSTANCES)), whole, reach)
 
 
 def _cohesion(pool_ids: Tensor, sizes: list[int], seed: int) -> list[float]:

@@ -150,6 +150,7 @@ class Run:
             tuples=recipe.tuples,
             seed=self.seed(number),
             folder=self.scratch(number),
+            number=number,
             size=self.ranks.from_first(self.folder.size()),
             ranks=self.ranks,
             kept=self.folder.path / "kept",
