@@ -32,8 +32,7 @@ from insclr.store import open_store
 
 def build_index(images: list[Image.Image]) -> tuple[LocalIndex, list[LocalFeatures]]:
     features = [extract_features(one) for one in images]
-    vocabulary = Vocabulary.learn(features, len(features))
-    return LocalIndex(vocabulary, [vocabulary.quantise(one) for one in features]), features
+    return LocalIndex.build(features), features
 
 
 def test_votes_find_the_photo_that_shows_a_turned_thing() -> None:

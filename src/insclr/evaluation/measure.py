@@ -31,7 +31,7 @@ from insclr.options import EvaluateOptions
 from insclr.progress import working
 from insclr.retrieval.local_evidence import LocalEvidence, confirm_neighbours, learn_curve
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
-from insclr.retrieval.local_index import LocalIndex, Vocabulary
+from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.ranking import Results
 from insclr.retrieval.rerank import RERANKERS
 from insclr.retrieval.score import ScoreCurve, fit_score_curve
@@ -147,9 +147,7 @@ def learn_matched_points(
     if choice == "auto" and not confirm_neighbours(database, read).helps:
         return None
     known = {place: one for place, one in enumerate(read(database.ids())) if one is not None}
-    vocabulary = Vocabulary.learn(list(known.values()), len(known))
-    words = LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known.values()])
-    local = LocalEvidence(np.array(list(known), np.int64), words, read)
+    local = LocalEvidence(np.array(list(known), np.int64), LocalIndex.build(list(known.values())), read)
     scores = fit_score_curve(database)
     curve = learn_curve(local, database, scores)
     if choice == "auto" and not curve.informs:

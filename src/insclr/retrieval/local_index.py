@@ -18,7 +18,8 @@ from insclr.retrieval.local_features import LocalFeatures
 _BITS = 64
 _CENTROIDS, _LARGE_CENTROIDS = 64, 256  # of each half: 4,096 words, and 65,536
 _LARGE = 2000  # images
-_SAMPLE = 20_000  # points that the vocabulary is learned from
+SAMPLED_IMAGES = 400  # whose points the vocabulary is learned from,
+_SAMPLE = 20_000  # so many of them at most
 _NEAREST = 3  # centroids of each half that a query point is compared with: nine words
 _POSTINGS = 2**20  # compared at once
 _MOST_BITS = 20  # differing bits of two points that match
@@ -132,6 +133,13 @@ class LocalIndex:
         self._starts = np.searchsorted(words[order], np.arange(vocabulary.centroids.shape[1] ** 2 + 1))
         self._images = np.repeat(np.arange(len(images), dtype=np.int32), self.sizes)[order]
         self._codes = np.concatenate([np.zeros(0, np.uint64), *(one.codes for one in images)])[order]
+
+    @classmethod
+    def build(cls, features: Sequence[LocalFeatures]) -> "LocalIndex":
+        """An index with a vocabulary of its own."""
+        sample = np.random.default_rng(0).permutation(len(features))[:SAMPLED_IMAGES]
+        vocabulary = Vocabulary.learn([features[i] for i in sample], len(features))
+        return cls(vocabulary, [vocabulary.quantise(one) for one in features])
 
     def vote(self, query: LocalFeatures) -> tuple[Scores, NDArray[np.float32]]:
         """The votes of a query's points for every image, and how rare each point is.

@@ -22,7 +22,7 @@ from insclr.retrieval.local_evidence import (
     learn_curve,
 )
 from insclr.retrieval.local_features import LocalFeatures, has_opencv, require_opencv
-from insclr.retrieval.local_index import LocalIndex, Vocabulary, Words
+from insclr.retrieval.local_index import SAMPLED_IMAGES, LocalIndex, Vocabulary, Words
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Store
 
@@ -32,7 +32,6 @@ _NOTE = "local evidence"
 _LEAST_ROWS = 30
 _GROWN = 8  # a vocabulary is learned anew when a collection has grown so many times
 _LEARN_AGAIN = 0.2  # share of rows that came or went since the curve was learned
-_VOCABULARY_IMAGES = 400
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def _keep_words(kept: LocalFeatureDatabase) -> None:
     vocabulary = kept.vocabulary()
     learned_from = 0 if vocabulary is None else Vocabulary.from_bytes(vocabulary).images
     if len(hashes) > _GROWN * learned_from:
-        chosen = np.random.default_rng(0).permutation(hashes)[:_VOCABULARY_IMAGES].tolist()
+        chosen = np.random.default_rng(0).permutation(hashes)[:SAMPLED_IMAGES].tolist()
         learned = Vocabulary.learn(list(kept.read(chosen).values()), images=len(hashes))
         kept.write_vocabulary(vocabulary := learned.to_bytes())
     assert vocabulary is not None or not hashes

@@ -14,7 +14,7 @@ from insclr.progress import progress_bar
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_evidence import Values
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
-from insclr.retrieval.local_index import LocalIndex, Vocabulary
+from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.verification import verify
 from insclr.store import open_store
 
@@ -29,7 +29,6 @@ _LEAST_INSIDE = (
     0.6  # of the proven pairs: within a group. A table top is seen in parts that overlap, and its pairs
 )
 # form chains rather than groups.
-_SAMPLE = 400  # images that the vocabulary is learned from
 
 
 def find_verified_groups(images: ImageList, store: str | None = None) -> FeedbackGroups | None:
@@ -66,10 +65,7 @@ def prove_pairs(features: Sequence[LocalFeatures | None]) -> tuple[Ids, Values]:
     """Pairs (P, 2) of images with evidence enough, and the evidence (P,), most first."""
     there = [row for row, one in enumerate(features) if one is not None]
     known = [one for one in features if one is not None]
-    generator = np.random.default_rng(0)
-    sample = [known[i] for i in generator.permutation(len(known))[:_SAMPLE]]
-    vocabulary = Vocabulary.learn(sample, len(known))
-    index = LocalIndex(vocabulary, [vocabulary.quantise(one) for one in known])
+    index = LocalIndex.build(known)
     found: dict[tuple[int, int], float] = {}
     with progress_bar("matching points", len(known)) as bar:
         for row, query in enumerate(known):
