@@ -127,8 +127,8 @@ class Teacher(threading.Thread):
         content: dict[str, dict[str, object]] = {
             "name": {"name": f"thing of {dice.randrange(10**6)}"},
             "remove": shown | {"refs": dice.sample(refs, 1)},
-            "split": shown | {"refs": refs[: len(refs) // 2], "name": f"half {dice.randrange(10**6)}"},
-            "merge": {"into": other},
+            "split": shown | {"refs": refs[: len(refs) // 2], "name": ""},
+            "merge": {"into": other, "name": f"joined {dice.randrange(10**6)}"},
             "hide": {"hidden": dice.random() < 0.5},
         }
         chosen = {"remove": "/photos/remove", "split": "/photos/name"}
