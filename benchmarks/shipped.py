@@ -18,11 +18,11 @@ from statistics import mean
 from insclr.data.labels import Labels, read_labels
 from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
+from insclr.jobs.train import train
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
-from insclr.training.run import train
 from insclr.training.view_size import fit_size
 from insclr_rivals.runs import interval
 
