@@ -13,7 +13,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from insclr.data.tuples import FeedbackGroups, KnownGroupsSampler, Sampler, TupleSampler
-from insclr.memory.pair_history import PairHistory
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.method import (
     Batch,
@@ -27,6 +26,7 @@ from insclr.methods.method import (
     label_batch,
     precision_of,
 )
+from insclr.methods.pair_history import PairHistory
 from insclr.mining.candidates import (
     CandidateLabels,
     Consistency,

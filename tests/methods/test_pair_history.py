@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from insclr.memory.pair_history import PairHistory
+from insclr.methods.pair_history import PairHistory
 
 # Three images with two candidates each; the candidates' order differs from round to round.
 FIRST = torch.tensor([[1, 2], [0, 2], [0, 1]])
