@@ -27,7 +27,7 @@ SMALL = (
 def prints(tmp_path: Path) -> Path:
     folder = tmp_path / "prints"
     folder.mkdir()
-    for i in range(24):
+    for i in range(36):
         textured(i // 3).rotate(30 * (i % 3)).save(folder / f"{i:02d}.png")
     return folder
 
@@ -40,7 +40,7 @@ def test_prints_are_learned_by_their_points(
     prints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = run(prints, tmp_path / "run")
-    assert model.notes["matched points"] == "24 images are of groups that matched points prove"
+    assert model.notes["matched points"] == "36 images are of groups that matched points prove"
     assert "answers" not in model.notes
     monkeypatch.setattr(train_job, "find_verified_groups", lambda _: pytest.fail("the groups are kept"))
     (tmp_path / "run" / "model.safetensors").unlink()

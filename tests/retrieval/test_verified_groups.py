@@ -25,8 +25,9 @@ def test_photos_of_one_print_are_a_group_and_others_are_in_none(tmp_path: Path) 
     textured(50, 480).save(tmp_path / "x.png")
     Image.new("RGB", (200, 200), "grey").save(tmp_path / "y.png")
     (tmp_path / "z.png").write_bytes(b"no image")
-    found = find_verified_groups(list_images(tmp_path))
+    found = find_verified_groups(list_images(tmp_path), least=1)
     assert found is not None
+    assert find_verified_groups(list_images(tmp_path)) is None  # too few photos to train on
     groups = found.groups.tolist()
     assert [groups[i] == groups[j] for i in range(9) for j in range(9)] == [
         i // 3 == j // 3 for i in range(9) for j in range(9)
@@ -38,7 +39,7 @@ def test_photos_of_one_print_are_a_group_and_others_are_in_none(tmp_path: Path) 
 def test_smooth_photos_are_in_no_group(tmp_path: Path) -> None:
     for i in range(6):
         Image.new("RGB", (120, 120), (40 * i, 90, 90)).save(tmp_path / f"{i}.png")
-    assert find_verified_groups(list_images(tmp_path)) is None
+    assert find_verified_groups(list_images(tmp_path), least=1) is None
 
 
 def test_one_wrong_pair_joins_no_groups() -> None:
@@ -98,7 +99,7 @@ def test_the_points_of_a_store_are_taken_where_there_is_one(tmp_path: Path) -> N
     images = list_images(photos)
     index_images(HistogramDescriber(), images, tmp_path / "off", local="off")
     index_images(HistogramDescriber(), images, tmp_path / "on", local="on")
-    assert find_verified_groups(images, str(tmp_path / "off")) is None
-    found = find_verified_groups(images, str(tmp_path / "on"))
+    assert find_verified_groups(images, str(tmp_path / "off"), least=1) is None
+    found = find_verified_groups(images, str(tmp_path / "on"), least=1)
     assert found is not None
     assert found.proven.all()

@@ -18,6 +18,7 @@ from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.verification import verify
 from insclr.store import open_store
 
+_LEAST_IMAGES = 30  # as a store needs for its own test
 _MOST_IMAGES = 10_000  # their points take 0.7 GB; of more images none are compared
 _CANDIDATES = 10  # images with most votes that an image is verified with
 _PROVEN = 4.0  # evidence of a pair: as much as four points that no other image has
@@ -31,12 +32,14 @@ _LEAST_INSIDE = (
 # form chains rather than groups.
 
 
-def find_verified_groups(images: ImageList, store: str | None = None) -> FeedbackGroups | None:
+def find_verified_groups(
+    images: ImageList, store: str | None = None, least: int = _LEAST_IMAGES
+) -> FeedbackGroups | None:
     """Groups of the images by their matched points; None where these are few, or chains rather than groups.
 
     With a store the points are those that it keeps: it has decided whether they help.
     """
-    if len(images) > _MOST_IMAGES:
+    if not least <= len(images) <= _MOST_IMAGES:
         return None
     features = extract_from_files(images) if store is None else _read_features(store, images)
     pairs, evidence = prove_pairs(features)
