@@ -13,7 +13,7 @@ FROM base AS cuda
 RUN pip install -c constraints.txt torch torchvision
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
-RUN pip install -c constraints.txt '.[train,milvus,geometry,raw,video]'
+RUN pip install -c constraints.txt '.[train,milvus,raw,video]'
 USER insclr
 VOLUME ["/home/insclr/.cache"]
 EXPOSE 8000
@@ -26,7 +26,7 @@ ARG TORCH_INDEX=""
 RUN pip install -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch torchvision
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
-RUN pip install -c constraints.txt '.[train,milvus,openvino,geometry,raw,video]'
+RUN pip install -c constraints.txt '.[train,milvus,openvino,raw,video]'
 USER insclr
 VOLUME ["/home/insclr/.cache"]
 EXPOSE 8000

@@ -7,8 +7,6 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from helpers.blots import placed, textured
-from insclr.errors import UserError
-from insclr.retrieval import local_features
 from insclr.retrieval.local_features import MAX_FEATURES, LocalFeatures, extract_features
 from insclr.retrieval.verification import match_features, verify
 
@@ -173,12 +171,3 @@ def test_features_are_kept_in_a_bounded_number_of_bytes() -> None:
     np.testing.assert_allclose(again.scales, found.scales, rtol=0.02)
     np.testing.assert_allclose(np.cos(again.angles - found.angles), 1, atol=1e-3)
     assert (again.descriptors == found.descriptors).all()
-
-
-def test_without_opencv_one_sentence_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(local_features, "import_module", missing)
-    with pytest.raises(UserError, match=r"needs OpenCV: pip install 'insclr\[geometry\]'"):
-        extract_features(textured(1))

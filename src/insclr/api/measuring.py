@@ -12,7 +12,6 @@ from insclr.errors import UserError
 from insclr.model.stored import PRETRAINED
 from insclr.options import EvaluateOptions, LoadOptions, show_options
 from insclr.progress import working
-from insclr.retrieval.local_features import require_opencv
 from insclr.shards import shard_of
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ def evaluate(
             "Say with --parts in which folder the shards leave their descriptors: all must see it."
         )
     require_model(model, given)
-    if given.local == "on":
-        require_opencv()
     truth = read_labels(labels) if labels is not None else None
 
     from insclr.describe.descriptor_parts import DescriptorParts

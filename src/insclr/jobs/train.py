@@ -12,7 +12,6 @@ from insclr.options import TrainOptions, show_options
 from insclr.progress import working
 from insclr.recipe import Recipe
 from insclr.report.run_report import write_report
-from insclr.retrieval.local_features import has_opencv
 from insclr.retrieval.verified_groups import find_verified_groups
 from insclr.run_folder import RunReader, has_feedback, kept_answers
 from insclr.training.plan import choose_images
@@ -48,7 +47,7 @@ def train(
     if first and store is not None and not (given.resume and has_feedback(Path(out))):
         images = choose_images(images, Path(out), given.resume)
         feedback = feedback_groups(store, images)
-    find_groups = partial(find_verified_groups, store=store) if has_opencv() else None
+    find_groups = partial(find_verified_groups, store=store)
     model = train_run(images, out, recipe, given, feedback=feedback, find_groups=find_groups)
     # A run that was killed before its report gets it on --resume.
     if first and (not given.resume or not RunReader(Path(out)).reported):

@@ -16,7 +16,6 @@ from insclr.describe.describer import Describer
 from insclr.files import is_there
 from insclr.options import IndexOptions
 from insclr.progress import progress_bar, working
-from insclr.retrieval.local_features import require_opencv
 from insclr.retrieval.local_store import update_local
 from insclr.retrieval.score import calibrate_store
 from insclr.shards import Shard
@@ -102,8 +101,6 @@ def index_images(
     `described` elsewhere is taken from there.
     """
     given = options.change(changes)
-    if given.local == "on":
-        require_opencv()
     root = Path(os.path.abspath(images.root))  # noqa: PTH100 (links stay as the user named them)
     info = StoreInfo(describer.name, describer.fingerprint, describer.dim, root, describer.size)
     with closing(create_store(uri, info)) as store, store.writing():

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from PIL import Image
 from insclr.data.decode import BadImage, Box, crop_box, decode
 from insclr.data.images import ImageList
 from insclr.data.workers import default_workers
-from insclr.errors import UserError
 from insclr.progress import progress_bar
 
 MAX_FEATURES = 480  # of one image: at most 33,612 bytes, and 4,804 for its words (local_index.py)
@@ -108,7 +106,7 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     empty = LocalFeatures(extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8))
     if min(side) < _LEAST_SIDE:
         return empty
-    sift = require_opencv().SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
+    sift = load_opencv().SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
     found, raw = sift.detectAndCompute(np.asarray(part.resize(side, Image.Resampling.BILINEAR)), None)
     if raw is None or not len(found):
         return empty
@@ -130,7 +128,7 @@ def extract_each(
     items: Sequence[Item], extract: Callable[[Item], LocalFeatures | None]
 ) -> Iterator[list[tuple[Item, LocalFeatures | None]]]:
     """Batches of items with what `extract` gives for each, by threads."""
-    require_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
+    load_opencv().setNumThreads(1)  # images are shared out to threads, not the work on one
     with ThreadPoolExecutor(default_workers()) as pool, progress_bar("local features", len(items)) as bar:
         for start in range(0, len(items), _IMAGES_AT_ONCE):
             part = items[start : start + _IMAGES_AT_ONCE]
@@ -159,14 +157,6 @@ def root_sift(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.asarray(np.rint(np.sqrt(shares) * _LEVELS).clip(0, 15), dtype=np.uint8)
 
 
-def has_opencv() -> bool:
-    """Whether images can be verified geometrically here."""
-    return find_spec("cv2") is not None
-
-
-def require_opencv() -> Any:
-    """The OpenCV module; when it is missing, a UserError with the command that installs it."""
-    try:
-        return import_module("cv2")
-    except ImportError:
-        raise UserError("geometric verification needs OpenCV: pip install 'insclr[geometry]'") from None
+def load_opencv() -> Any:
+    """The OpenCV module: it loads where points are extracted or verified, because most commands need none."""
+    return import_module("cv2")

@@ -21,7 +21,7 @@ from insclr.retrieval.local_evidence import (
     confirm_neighbours,
     learn_curve,
 )
-from insclr.retrieval.local_features import LocalFeatures, has_opencv, require_opencv
+from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_index import SAMPLED_IMAGES, LocalIndex, Vocabulary, Words
 from insclr.retrieval.score import score_curve_of
 from insclr.store import Store
@@ -92,14 +92,11 @@ def _decide(
     if choice == "off":
         return Decision(False, "switched off", rows) if before or kept.hashes() else None
     if choice == "on":
-        require_opencv()
         return before if before and before.used else Decision(True, "switched on", rows)
     if before and rows < 2 * before.rows:
         return before
     if rows < _LEAST_ROWS:
         return None
-    if not has_opencv():
-        return Decision(False, "OpenCV is missing (pip install 'insclr[geometry]')", 0)
     with working("testing whether matched points help"):
         return _test(store, kept, before)
 
@@ -161,13 +158,6 @@ _opening = threading.Lock()
 def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
     """What a search adds to cosines: "on" wants it, "auto" where it was decided to help; None for nothing."""
     if not uses_local(store, choice):
-        return None
-    if choice == "on":
-        require_opencv()
-    elif not has_opencv():
-        _log.warning(
-            "local evidence needs OpenCV (pip install 'insclr[geometry]'): results are ranked without it"
-        )
         return None
     version = f"{store.version()} {store.note(_NOTE)}"
     with _opening:

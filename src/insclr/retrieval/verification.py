@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.retrieval.local_features import LocalFeatures, require_opencv
+from insclr.retrieval.local_features import LocalFeatures, load_opencv
 
 MIN_INLIERS = 8
 _RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
@@ -115,7 +114,7 @@ def _distinct(pairs: Pairs, query: LocalFeatures, found: LocalFeatures) -> Pairs
 def _estimate(
     source: NDArray[np.float32], target: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
-    cv2: Any = require_opencv()
+    cv2 = load_opencv()
     settings = cv2.UsacParams()
     settings.threshold = _THRESHOLD * _UNITS
     settings.confidence = 0.999
