@@ -10,6 +10,7 @@ import numpy as np
 
 from insclr.api import load
 from insclr.describe.descriptor_parts import DescriptorParts
+from insclr.errors import UserError
 from insclr.evaluation.protocol import Judgement, RetrievalProtocol
 from insclr.evaluation.protocols import load_protocol
 from insclr.report.charts import Series, line_chart
@@ -82,7 +83,12 @@ def draw_mining(done: Done, places: Sequence[LabelledSet], out: Path) -> list[Fi
     """Number and precision of the pseudo positives by step, in the last round of the first run."""
     outcome = done[0][1][0]
     records = [one for one in RunReader(out / outcome.run).metrics() if "batch_positives" in one]
-    last = max((int(one["round"]) for one in records), default=0)
+    if not records:
+        raise UserError(
+            "The log of this run has no mined pairs to draw: it has every tenth step of a recipe that mines, "
+            "so give rounds of at least 10 steps (rounds.steps, rounds.epochs)."
+        )
+    last = max(int(one["round"]) for one in records)
     records = [one for one in records if int(one["round"]) == last]
     figures = []
     for what, names in _CURVES.items():

@@ -150,6 +150,18 @@ def test_a_table_on_own_sets_is_made_once_and_kept(small_collection: Path, tmp_p
         tiny.run(None, tmp_path / "out", PaperOptions(data=data, changes=("rounds.nonsense=1",)))
 
 
+def test_a_run_too_short_for_its_log_has_no_mining_figure(small_collection: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    data = (str(small_collection / "labels.csv"),)
+    options = PaperOptions(data=data, recipe=str(recipe))
+    recipe.write_text(_TINY.replace("steps = 3", "steps = 9"))
+    with pytest.raises(UserError, match="at least 10 steps"):
+        paper_tables.FIGURE_MINING.run(None, tmp_path / "out", options)
+    assert not (tmp_path / "out" / "figure-mining.md").exists()
+    recipe.write_text(_TINY.replace("steps = 3", "steps = 10"))
+    assert "| mini-batch |" in paper_tables.FIGURE_MINING.run(None, tmp_path / "out", options)
+
+
 @pytest.mark.parametrize(
     ("images", "options", "complaint"),
     [
