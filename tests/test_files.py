@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from insclr.files import open_file, read_bytes, remove_leftovers, whole_file, whole_folder
+from insclr.files import open_file, read_bytes, remove_leftovers, system_error, whole_file, whole_folder
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -155,3 +156,12 @@ def test_a_disk_error_from_safetensors_is_an_os_error(said: str, tmp_path: Path)
     with pytest.raises(OSError, match="Read-only") as raised, whole_file(tmp_path / "model"):
         raise RuntimeError(said)
     assert raised.value.errno == errno.EROFS
+
+
+def test_a_file_that_torch_cannot_open_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.from_file(str(tmp_path / "nothing"), size=1)
+    found = system_error(raised.value)
+    assert found is not None
+    assert (found.errno, found.filename) == (errno.ENOENT, str(tmp_path / "nothing"))
+    assert system_error(RuntimeError("unable to add")) is None

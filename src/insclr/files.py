@@ -185,6 +185,15 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
+def system_error(error: BaseException) -> OSError | None:
+    """The error of the system behind an error of reading: torch raises a RuntimeError then. None for other errors."""
+    if isinstance(error, OSError):
+        return error
+    if type(error) is RuntimeError and (named := re.search(r"unable to .*<(.+)>.*\((\d+)\)", str(error))):
+        return OSError(int(named[2]), os.strerror(int(named[2])), named[1])
+    return None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the scratch files that a killed process left anywhere in `folder`.
 

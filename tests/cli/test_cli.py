@@ -334,6 +334,10 @@ def test_a_closed_output_changes_nothing(tmp_path: Path, closed: str) -> None:
         (RuntimeError("can't start new thread"), "not enough memory"),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (
+            RuntimeError("unable to open file <block> in read-only mode: Interrupted system call (4)"),
+            "block: Interrupted system call",
+        ),
     ],
 )
 def test_a_fault_of_the_system_ends_in_a_sentence(

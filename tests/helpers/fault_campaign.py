@@ -69,9 +69,7 @@ class Campaign:
         if code == _code():
             self.found = {fault: (status, said) for fault, status, said in kept}
         else:
-            self.calls = {
-                kind: self.process.run(self.folder, Fault(kind), *self.prepare()).calls for kind in KINDS
-            }
+            self.calls = self.process.run(self.folder, Fault(), *self.prepare()).calls
             file.write_text(f"{json.dumps([_code(), self.calls])}\n")
         return file
 

@@ -13,20 +13,20 @@
 #include <unistd.h>
 
 #undef mmap
-enum { WRITE, FSYNC, OPEN, RENAME, UNLINK, MMAP, TRUNCATE, READ, MKDIR };
+enum { WRITE, FSYNC, OPEN, RENAME, UNLINK, MMAP, TRUNCATE, READ, MKDIR, KINDS };
 
 static char folder[PATH_MAX];
 static int kind = -1, error, lasting;
-static long calls, target;
+static long calls[KINDS], target;
 
 void faults_set(int of, long number, int code, int more, const char *below) {
     strncpy(folder, below, sizeof folder - 1);
     error = code, lasting = more, target = number;
-    __atomic_store_n(&calls, 0, __ATOMIC_SEQ_CST);
+    memset(calls, 0, sizeof calls);
     kind = of;
 }
 
-long faults_calls(void) { return calls; }
+long faults_calls(int of) { return calls[of]; }
 
 static int below(const char *path) { return path && strncmp(path, folder, strlen(folder)) == 0; }
 
@@ -39,10 +39,11 @@ static int of_file(int file) {
     return below(path);
 }
 
-// Whether this call fails.
+// Whether this call fails. Without a target, the calls of all kinds are counted.
+#define COUNTS(of) (kind == of || (kind >= 0 && !target))
 static int fails(int of, int is_below) {
-    if (of != kind || !is_below) return 0;
-    long number = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+    if (!is_below) return 0;
+    long number = __atomic_add_fetch(&calls[of], 1, __ATOMIC_SEQ_CST);
     if (!target || (lasting ? number < target : number != target)) return 0;
     errno = error;
     return 1;
@@ -50,14 +51,14 @@ static int fails(int of, int is_below) {
 
 #define REAL(name) static __typeof__(name) *real; if (!real) real = dlsym(RTLD_NEXT, #name)
 #define FILE_CALL(type, name, of, file, params, args) \
-    type name params { REAL(name); if (kind == of && fails(of, of_file(file))) return -1; return real args; }
+    type name params { REAL(name); if (COUNTS(of) && fails(of, of_file(file))) return -1; return real args; }
 #define PATH_CALL(name, of, path, params, args) \
-    int name params { REAL(name); if (kind == of && fails(of, below(path))) return -1; return real args; }
+    int name params { REAL(name); if (COUNTS(of) && fails(of, below(path))) return -1; return real args; }
 
 // Error 0 stands for a short write: half of the bytes.
 #define WRITE_CALL(name, params, half, args) \
     ssize_t name params { REAL(name); \
-        if (kind == WRITE && fails(WRITE, of_file(file))) { if (!error && size > 1) return real half; if (error) return -1; } \
+        if (COUNTS(WRITE) && fails(WRITE, of_file(file))) { if (!error && size > 1) return real half; if (error) return -1; } \
         return real args; }
 WRITE_CALL(write, (int file, const void *from, size_t size), (file, from, size / 2), (file, from, size))
 WRITE_CALL(pwrite, (int file, const void *from, size_t size, off_t at), (file, from, size / 2, at), (file, from, size, at))
@@ -65,7 +66,7 @@ WRITE_CALL(pwrite64, (int file, const void *from, size_t size, off64_t at), (fil
 
 size_t fwrite(const void *from, size_t size, size_t count, FILE *stream) {
     REAL(fwrite);
-    if (kind == WRITE && fails(WRITE, of_file(fileno(stream)))) return 0;
+    if (COUNTS(WRITE) && fails(WRITE, of_file(fileno(stream)))) return 0;
     return real(from, size, count, stream);
 }
 
@@ -84,7 +85,7 @@ PATH_CALL(mkdir, MKDIR, path, (const char *path, mode_t mode), (path, mode))
 
 int posix_fallocate(int file, off_t at, off_t size) {
     REAL(posix_fallocate);
-    return kind == TRUNCATE && fails(TRUNCATE, of_file(file)) ? error : real(file, at, size);
+    return COUNTS(TRUNCATE) && fails(TRUNCATE, of_file(file)) ? error : real(file, at, size);
 }
 
 #define MAP_CALL(name, offset) \
@@ -98,10 +99,10 @@ MAP_CALL(mmap64, off64_t)
 #define MODE mode_t mode = 0; if (flags & (O_CREAT | O_TMPFILE)) { va_list more; va_start(more, flags); mode = va_arg(more, mode_t); va_end(more); }
 #define OPEN_CALL(name) \
     int name(const char *path, int flags, ...) { MODE REAL(name); \
-        return kind == OPEN && fails(OPEN, below(path)) ? -1 : real(path, flags, mode); }
+        return COUNTS(OPEN) && fails(OPEN, below(path)) ? -1 : real(path, flags, mode); }
 #define OPENAT_CALL(name) \
     int name(int in, const char *path, int flags, ...) { MODE REAL(name); \
-        return kind == OPEN && fails(OPEN, below(path)) ? -1 : real(in, path, flags, mode); }
+        return COUNTS(OPEN) && fails(OPEN, below(path)) ? -1 : real(in, path, flags, mode); }
 OPEN_CALL(open)
 OPEN_CALL(open64)
 OPENAT_CALL(openat)
@@ -109,6 +110,6 @@ OPENAT_CALL(openat64)
 
 #define STREAM_CALL(name) \
     FILE *name(const char *path, const char *how) { REAL(name); \
-        return kind == OPEN && fails(OPEN, below(path)) ? NULL : real(path, how); }
+        return COUNTS(OPEN) && fails(OPEN, below(path)) ? NULL : real(path, how); }
 STREAM_CALL(fopen)
 STREAM_CALL(fopen64)

@@ -69,7 +69,7 @@ class Ended:
 
     status: int  # -1: it did not
     said: str  # on stderr
-    calls: int
+    calls: dict[str, int]  # by kind; of the fault's kind alone where there was one
 
 
 class FaultyProcess:
@@ -131,7 +131,7 @@ def _serve(shim: ctypes.CDLL, log: Path) -> None:
     for line in sys.stdin:
         job = json.loads(line)
         count = log.with_name("count")
-        count.write_text("0")
+        count.write_text("{}")
         gc.freeze()  # else the child copies the memory of all that is imported
         child = os.fork()
         if not child:
@@ -142,7 +142,7 @@ def _serve(shim: ctypes.CDLL, log: Path) -> None:
                 importlib.import_module(name)  # the next ones need not wait for it
         modules.unlink(missing_ok=True)
         said = log.read_text(errors="replace")
-        print(json.dumps([status, said, int(count.read_text() or 0)]), file=answers, flush=True)
+        print(json.dumps([status, said, json.loads(count.read_text() or "{}")]), file=answers, flush=True)
 
 
 def _wait(child: int) -> int:
@@ -215,9 +215,9 @@ def _run(shim: ctypes.CDLL, job: dict, log: Path, count: Path) -> None:
 
         traceback.print_exc()
     finally:
-        calls = shim.faults_calls()
+        calls = {kind: shim.faults_calls(number) for number, kind in enumerate(KINDS)}
         shim.faults_set(-1, 0, 0, 0, b"/nowhere")
-        count.write_text(str(calls))
+        count.write_text(json.dumps(calls))
         if not job["fault"][1]:
             log.with_name("modules").write_text("\n".join(sys.modules))
         sys.stdout.flush()

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from insclr import errors, progress
 from insclr.errors import WHERE_IT_RUNS, UserError
+from insclr.files import system_error
 
 COMMAND_ORDER = (
     *("demo", "check", "recipes", "train", "index", "watch", "search", "serve", "names", "answers", "learn"),
@@ -177,8 +178,8 @@ def main() -> None:
         sentence = _NO_MEMORY if _lacks_memory(error) else None
         if no_torch := errors.needs_torch(error):
             sentence = str(no_torch)
-        if sentence is None and isinstance(error, OSError):
-            sentence = _disk_sentence(error)
+        if sentence is None and (of_system := system_error(error)) is not None:
+            sentence = _disk_sentence(of_system)
         if sentence is None:
             raise
         _end(sentence, 2)

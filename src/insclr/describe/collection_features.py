@@ -4,6 +4,7 @@ The ranks make blocks of them, which survive a kill. Then all blocks become one 
 images cost no memory and the ranks of a node share the pages.
 """
 
+import errno
 import hashlib
 import json
 import shutil
@@ -26,7 +27,7 @@ from insclr.engine.choose import EngineOptions, NetworkSource, graph_maker, open
 from insclr.engine.engine import Engine, Output, images_at_once
 from insclr.engine.torch_engine import TorchEngine
 from insclr.errors import UserError
-from insclr.files import whole_file
+from insclr.files import system_error, whole_file
 from insclr.model.device import computed_in, short_floats
 from insclr.model.model_file import NetworkDigests, weights_of
 from insclr.model.network import DescriptorNetwork
@@ -271,6 +272,9 @@ def _open(home: Path, skipped: Skipped) -> PooledFeatures:
         plain = _map(home / _PLAIN, (len(seen), channels))
         return PooledFeatures(plain, _map(home / _VIEWS, (about["views"], len(seen), channels)), seen)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        of_system = system_error(error)
+        if of_system is not None and of_system.errno != errno.ENOENT:
+            raise of_system from error  # the next call may read them
         raise UserError(
             f"The cached features in {home} are damaged ({error}): delete that folder."
         ) from error
