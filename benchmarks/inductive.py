@@ -15,10 +15,10 @@ import torch
 from insclr.data.labels import Labels, read_labels
 from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
+from insclr.jobs.train import train
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
 from insclr.recipe import load_recipe
-from insclr.training.run import train
 from insclr.training.view_size import fit_size
 
 

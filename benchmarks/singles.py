@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from insclr.data.labels import Labels, read_labels
+from insclr.jobs.train import train
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
-from insclr.training.run import train
 
 
 def with_singles(labels: Labels, share: float, images: int, seed: int) -> list[int]:

@@ -11,7 +11,7 @@ from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
-from insclr.training.run import train
+from insclr.jobs.train import train
 
 TOLERATED = 0.3  # points of mAP
 
