@@ -1,6 +1,7 @@
 """Leave-one-out figures of a labelled set, against a slow implementation."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 
 from insclr.data.labels import Labels
 from insclr.errors import UserError
+from insclr.evaluation import evaluate
 from insclr.evaluation.evaluate import evaluate_labels, require_images
-from insclr.retrieval import rerank
+from insclr.neighbours import exact
 
 
 def make_labels(instances, roles=None):
@@ -36,9 +38,10 @@ def slow_leave_one_out(vectors, instances):
     return results
 
 
-@pytest.mark.parametrize("block_values", [2**25, 70])
-def test_agrees_with_a_slow_implementation(monkeypatch, block_values):
-    monkeypatch.setattr(rerank, "BLOCK_VALUES", block_values)
+@pytest.mark.parametrize("block_bytes", [2**28, 600])  # all queries in one block; two at a time
+def test_agrees_with_a_slow_implementation(monkeypatch, block_bytes):
+    blocks = partial(exact.score_blocks, block_bytes=block_bytes)
+    monkeypatch.setattr(evaluate, "score_blocks", blocks)
     vectors = unit_rows(60, 8)
     instances = [f"thing {i % 7}" for i in range(58)] + ["alone", "lonely"]
     result = evaluate_labels(vectors, make_labels(instances))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from insclr.data.images import ImageList, Skipped, list_images, require_visible
 from insclr.data.loader import Collection
 from insclr.errors import UserError
+from insclr.jobs.train import train as train_command
 from insclr.memory.banks import open_banks
 from insclr.memory.round_pool import map_large_pool, round_pool
 from insclr.methods.calibrated import CalibratedMethod, CalibratedSettings
@@ -30,7 +31,6 @@ from insclr.run_folder import RunFolder
 from insclr.tracking import read_metrics
 from insclr.training.loss import contrastive_loss
 from insclr.training.optimizer import average_gradients
-from insclr.training.run import train
 from insclr.training.sources import ImageSource, Maps, MapSource
 
 _TUPLES = 5  # two ranks take 3 and 2 of them
@@ -231,7 +231,7 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_continues_it(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text)
     alone, run = tmp_path / "alone", tmp_path / "ranks"
-    train(small_collection, alone, recipe)
+    train_command(small_collection, alone, recipe)
 
     first, second = _start_ranks(2, small_collection, run, recipe)
     while first.poll() is None and not list((run / "round-2").glob("step-*.pt")):

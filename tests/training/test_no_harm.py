@@ -9,9 +9,9 @@ from helpers.trap_collections import TRAPS, write
 from insclr.data.labels import Labels, read_labels
 from insclr.describe.pipeline import describe_images
 from insclr.evaluation.evaluate import evaluate_labels
+from insclr.jobs.train import train
 from insclr.jobs.whiten import whiten_model
 from insclr.model.model_file import Model, resolve_model
-from insclr.jobs.train import train
 
 TOLERATED = 0.3  # points of mAP
 

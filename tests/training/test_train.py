@@ -16,6 +16,7 @@ import torch
 from helpers.small_training import SHIPPED, trained_weights
 from insclr.data.images import list_images
 from insclr.errors import UserError
+from insclr.jobs.train import train as train_command
 from insclr.memory.banks import open_banks
 from insclr.methods.insclr import InsclrMethod
 from insclr.methods.method import Batch, Pairs
@@ -169,7 +170,7 @@ def test_killed_in_mid_round_and_resumed_it_ends_in_the_same_weights(
     """The paper's method on the last layer and on all layers; what ships on the late and the last layers."""
     recipe, changes, rounds = ("default", SHIPPED, (2, 5)) if shipped else (tiny, (), (1, 2))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(small_collection, whole, recipe, changes=changes)
+    train_command(small_collection, whole, recipe, changes=changes)
     # Kill twice: as soon as the first checkpoint of each round is there.
     for number in rounds:
         process = _start(small_collection, broken, recipe, changes)
@@ -178,7 +179,7 @@ def test_killed_in_mid_round_and_resumed_it_ends_in_the_same_weights(
         process.send_signal(signal.SIGKILL)
         assert process.wait() != 0, "the run ended before it could be killed"
         assert not (broken / "model.safetensors").exists()
-    train(small_collection, broken, recipe, changes=changes, resume=True)
+    train_command(small_collection, broken, recipe, changes=changes, resume=True)
     expected, found = trained_weights(whole), trained_weights(broken)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert _story(whole) == _story(broken)
@@ -278,14 +279,15 @@ def test_a_time_budget_plans_the_steps(small_collection: Path, tiny: Path, tmp_p
 
 
 def test_rounds_share_what_is_left_of_the_time(small_collection: Path, tmp_path: Path) -> None:
-    """The first late round takes almost nothing of its third: the others have the rest between them."""
+    """The first four late rounds take almost nothing: the last two have the rest between them."""
     run = tmp_path / "run"
-    # Rounds 2, 4 and 6 are those of the late layers.
-    changes = (*SHIPPED, "minutes=0.2", "rounds.1.steps=1", "rounds.3.steps=100000", "rounds.5.steps=100000")
+    # Rounds 2, 4 ... 12 are those of the late layers.
+    short = tuple(f"rounds.{i}.steps=1" for i in (1, 3, 5, 7))
+    changes = (*SHIPPED, "minutes=0.2", *short, "rounds.9.steps=100000", "rounds.11.steps=100000")
     train(small_collection, run, "default", changes=changes)
     planned = {r["round"]: r for r in read_metrics(run) if r.get("event") == "planned"}
-    first_left, last_left = (planned[n]["steps"] * planned[n]["seconds_per_step"] for n in (4, 6))
-    assert 4.4 < first_left <= 6.05  # half of twelve seconds, less what round 2 took; a third would be 4
+    first_left, last_left = (planned[n]["steps"] * planned[n]["seconds_per_step"] for n in (10, 12))
+    assert 4.4 < first_left <= 6.05  # half of twelve seconds, less what the others took; a third would be 4
     assert 3 < last_left <= 8
 
 

@@ -162,7 +162,7 @@ GOOD = PNG.getvalue()
         (GOOD, {"boxes": ["", "1,1,2,2"]}, 422, "2 boxes for 1"),
         (GOOD, {"where": "colour = red"}, 400, "no column 'colour'"),
         (GOOD, {"where": "thing = 'open"}, 400, "quote"),
-        (GOOD, {"rerank": "magic"}, 400, "choose one of alphaqe, diffusion"),
+        (GOOD, {"rerank": "magic"}, 400, "choose one of diffusion"),
         (GOOD, {"top": 0}, 422, "greater"),
         (GOOD, {"min_score": "nan"}, 422, "finite"),
         (GOOD, {"store": 1}, 404, "no store 1"),
