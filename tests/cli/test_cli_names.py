@@ -33,6 +33,7 @@ def test_names_come_in_are_listed_go_out_and_are_undone(
     assert "nothing to undo" in said
     status, shown, _ = call(capsys, "answers", "proof", store)
     assert (status, shown) == (0, "Now     0 of 30 results judged\n")
+    assert call(capsys, "names", "import", store, "folders")[:2] == (0, "12 images named\n")
     status, _, said = call(
         capsys,
         "train",
