@@ -74,6 +74,10 @@ def store(run: Run, small_collection: Path, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
+def _fill_in(arguments: str, store: Path, photos: Path, out: Path) -> list[str]:
+    return arguments.format(store=store, photos=photos, photo=photos / _PHOTO, out=out).split()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -90,13 +94,7 @@ def store(run: Run, small_collection: Path, tmp_path_factory: pytest.TempPathFac
 def test_a_command_works(
     run: Run, store: Path, small_collection: Path, tmp_path: Path, arguments: str
 ) -> None:
-    places = {
-        "store": store,
-        "photos": small_collection,
-        "photo": small_collection / _PHOTO,
-        "out": tmp_path,
-    }
-    status, said = run(*arguments.format(**places).split())
+    status, said = run(*_fill_in(arguments, store, small_collection, tmp_path))
     assert status == 0, said
     if arguments.startswith("search"):
         assert f"1.000  query  {_PHOTO}" in said
@@ -138,13 +136,7 @@ def test_a_model_trained_elsewhere_gives_the_vectors_that_torch_gives(
 def test_what_needs_torch_reports_what_to_install(
     run: Run, store: Path, small_collection: Path, tmp_path: Path, arguments: str
 ) -> None:
-    places = {
-        "store": store,
-        "photos": small_collection,
-        "photo": small_collection / _PHOTO,
-        "out": tmp_path,
-    }
-    status, said = run(*arguments.format(**places).split())
+    status, said = run(*_fill_in(arguments, store, small_collection, tmp_path))
     assert status == 2, said
     (line,) = [line for line in said.splitlines() if line.startswith("insclr: ")]
     assert "pip install 'insclr[train]'" in line

@@ -78,7 +78,7 @@ def decode(file: Path | BinaryIO | bytes, longest: int | None = None) -> Image.I
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
         with hold_memory(decoding_bytes(image, stored, content)):
             image.load()
-            if image.format == "PNG":
+            if image.format == "PNG":  # now its EXIF data is known, and with it whether it must be turned
                 decoding_bytes(image, stored, content)
             made = _reduce(_to_rgb(_upright(image)), longest)
             del image

@@ -40,7 +40,11 @@ class PairHistory:
 
     def add(self, ids: Tensor, positive: Tensor) -> None:
         """Keep what this round mined, confirmed or not."""
-        columns, real = compact(positive)
-        mined = ids.gather(1, columns).int().masked_fill(~real, -1)  # (N, most positives)
+        most = int(positive.sum(1).max())
+        mined = torch.full((len(ids), most), -1, dtype=torch.int32)
+        for rows in torch.arange(len(ids)).split(_BLOCK_ROWS):
+            columns, real = compact(positive[rows])
+            chosen = ids[rows].long().gather(1, columns).masked_fill(~real, -1)
+            mined[rows, : columns.shape[1]] = chosen.int()
         with whole_file(self._file) as scratch:
-            safetensors.torch.save_file({"ids": mined.contiguous()}, scratch)
+            safetensors.torch.save_file({"ids": mined}, scratch)

@@ -26,10 +26,8 @@ _LEAST_LINKED = 0.5  # share of the pairs of two groups that must be proven befo
 # Below these shares nothing is learned from the groups. By hand, with the six sets of
 # docs/research/local-evidence.md in view.
 _LEAST_GROUPED = 0.25  # of the images: in a group
-_LEAST_INSIDE = (
-    0.6  # of the proven pairs: within a group. A table top is seen in parts that overlap, and its pairs
-)
-# form chains rather than groups.
+# Of the proven pairs, within a group: a table top is seen in parts that overlap, and its pairs form chains.
+_LEAST_INSIDE = 0.6
 
 
 def find_verified_groups(

@@ -162,13 +162,8 @@ def run(job: Job) -> None:
         # The readable images, numbered from 0: the collection of N images that all rounds see.
         with ranks.in_turn():
             usable = folder.usable(pooled.seen if pooled else None)
-            groups = job.feedback
-            if job.find_groups and ranks.first and not done and not has_feedback(folder.path):
-                proven = job.find_groups(listed)
-                if proven is not None:
-                    count = int(proven.proven.sum())
-                    say(f"learning from groups of {count} photos that matched points prove")
-                    groups = proven if groups is None else groups.add_proven(proven)
+            is_new = ranks.first and not done and not has_feedback(folder.path)
+            groups = add_proven_groups(job, listed) if is_new else job.feedback
             feedback = folder.feedback(groups.subset(usable) if groups else None)
         skipped.add_others(listed, usable.tolist())
         if ranks.first:
@@ -190,6 +185,15 @@ def run(job: Job) -> None:
             end_round(this, index + 1)
         with working("finishing the model"):
             finish(this)
+
+
+def add_proven_groups(job: Job, listed: ImageList) -> FeedbackGroups | None:
+    """The feedback of the job, with the groups that matched points prove."""
+    proven = job.find_groups(listed) if job.find_groups else None
+    if proven is None:
+        return job.feedback
+    say(f"learning from groups of {int(proven.proven.sum())} photos that matched points prove")
+    return proven if job.feedback is None else job.feedback.add_proven(proven)
 
 
 def end_round(this: Run, number: int) -> None:
