@@ -17,6 +17,7 @@ from insclr.recipe import (
     rename_old_keys,
     to_toml,
 )
+from insclr.recipe.tables import recipe_files
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -123,6 +124,23 @@ def test_a_recipe_extends_another(tmp_path: Path) -> None:
     assert load_recipe(file).rounds == (Recipe().rounds[0].with_(steps=7),)
 
 
+def test_named_rounds_are_written_once_and_repeated(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(
+        'rounds = ["long", "short", "long"]\n[round.long]\nsteps = 9\nlr = 0.5\nmethod = { name = "insclr" }\n'
+        '[round.short]\nextends = "long"\nsteps = 2\n'
+    )
+    base = load_recipe(tmp_path / "base.toml")
+    assert [(each.steps, each.lr) for each in base.rounds] == [(9, 0.5), (2, 0.5), (9, 0.5)]
+    # A change of one round leaves those of the same name alone.
+    changed = load_recipe(tmp_path / "base.toml", ("rounds.0.method.k=3",))
+    assert [each.method.k for each in changed.rounds] == [3, 5, 5]  # type: ignore[attr-defined]
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        f'extends = "{tmp_path / "base.toml"}"\nrounds = ["last", "short"]\n[round.last]\nsteps = 4\n'
+    )
+    assert [each.steps for each in load_recipe(mine).rounds] == [4, 2]
+
+
 def test_a_recipe_without_rounds_can_be_built_on(tmp_path: Path) -> None:
     (tmp_path / "plain.toml").write_text("seed = 3\n")
     (tmp_path / "mine.toml").write_text(f'extends = "{tmp_path / "plain.toml"}"\nworkers = 1\n')
@@ -217,11 +235,14 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
         ("seed = " + "1" * 5000, "not valid TOML"),
         ("extends = 5", "names no recipe"),
         ("extends = 'nothing'", "no recipe 'nothing'"),
-        ("extends = 'fast'\n[each_round]\nlr = 1.0", "each_round is no longer read. Write every round out"),
-        ("[[rounds]]\ntimes = 3", "rounds.0.times is no longer read. Write every round out"),
-        ("[[rounds]]\nof = 'fast'", "rounds.0.of is no longer read. Write every round out"),
+        ("extends = 'fast'\n[each_round]\nlr = 1.0", "each_round is no longer read. Repeat the name"),
+        ("[[rounds]]\ntimes = 3", "rounds.0.times is no longer read. Repeat the name"),
+        ("[[rounds]]\nof = 'fast'", "rounds.0.of is no longer read. Repeat the name"),
         ("rounds = [5]", "rounds.0 = 5 is not possible; it takes a table"),
         ("rounds = 5", "rounds = 5 is not possible"),
+        ("rounds = ['fc']", r"no table \[round.fc\]"),
+        ("rounds = ['fc']\nround = 5", r"no table \[round.fc\]"),
+        ("rounds = ['fc']\n[round.fc]\nextends = 'fc'", "or it extends itself"),
         ("network = 5\nextends = 'fast'", "network = 5 is not possible; it takes a table"),
         ("[network]\ndim = 1000000000000", "network.dim"),
     ],
@@ -238,6 +259,8 @@ def test_the_schema_accepts_the_shipped_recipes_and_knows_every_method() -> None
     for name in recipe_names():
         assert not list(validator.iter_errors(tomllib.loads(to_toml(load_recipe(name))))), name
     assert not list(validator.iter_errors({"extends": "fast", "rounds": [{"method": {"name": "byol"}}]}))
+    for file in recipe_files().values():
+        assert not list(validator.iter_errors(tomllib.loads(file.read_text()))), file
     wrong = ({"network": {"dimm": 3}}, {"rounds": [{"method": {"name": "byol", "k": 3}}]}, {"seed": "one"})
     for table in wrong:
         assert list(validator.iter_errors(table)), table

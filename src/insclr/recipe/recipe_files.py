@@ -1,10 +1,11 @@
 """Recipes as TOML: named ones that come with the package, files, `extends`, `--set`, and the printed form.
 
-A named recipe (`insclr recipes`) is one file that sets what differs from the defaults. A user's recipe may extend
-another one; `--set key=value` changes single keys; the run folder keeps the result as `recipe.toml`. A key that
-nothing reads is an error.
+A named recipe (`insclr recipes`) is one file that sets what differs from the defaults. Rounds are tables, or names of
+rounds that `[round.NAME]` describes once. A user's recipe may extend another one; `--set key=value` changes single
+keys; the run folder keeps the result as `recipe.toml`. A key that nothing reads is an error.
 """
 
+import copy
 import difflib
 import json
 import tomllib
@@ -60,7 +61,7 @@ def load_recipe(name: str | Path | Recipe, changes: tuple[str, ...] = (), *, sto
     one that this program wrote: it may have key names of an earlier version.
     """
     try:
-        table = tomllib.loads(to_toml(name)) if isinstance(name, Recipe) else _read(name)
+        table = tomllib.loads(to_toml(name)) if isinstance(name, Recipe) else _write_out_rounds(_read(name))
         table = rename_old_keys(table) if stored else table
         recipe = from_table(table)  # the file must be valid without the changes
         if not changes:
@@ -115,7 +116,13 @@ def recipe_schema() -> dict[str, Any]:
     method = {"oneOf": [references[kind, "validation"] for kind in settings]}
     definitions["RoundRecipe"]["properties"]["method"] |= method
     recipe = definitions.pop("Recipe")
-    recipe["properties"]["extends"] = {"type": "string", "description": "a recipe whose keys are taken over"}
+    tables = recipe["properties"]
+    tables["extends"] = {"type": "string", "description": "a recipe whose keys are taken over"}
+    tables["round"] = {
+        "type": "object",
+        "description": "rounds by name; `extends` takes over another one's keys",
+    }
+    tables["rounds"]["items"] = {"anyOf": [tables["rounds"]["items"], {"type": "string"}]}
     return {**recipe, "$defs": definitions}
 
 
@@ -141,6 +148,24 @@ def _read(name: str | Path, extended_by: tuple[str, ...] = ()) -> dict[str, Any]
         both = isinstance(value, dict) and isinstance(base.get(key), dict)
         base[key] = base[key] | value if both else value
     return base
+
+
+def _write_out_rounds(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with a round of its own for every name in `rounds`."""
+    named = table.pop("round", {})
+    if isinstance(rounds := table.get("rounds"), list):
+        table["rounds"] = [_named_round(one, named) if isinstance(one, str) else one for one in rounds]
+    return table
+
+
+def _named_round(name: str, named: Any, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The keys of `[round.NAME]` on top of those of the round that it extends."""
+    found = named.get(name) if isinstance(named, dict) else None
+    if not isinstance(found, dict) or name in extended_by:
+        raise UserError(f"Recipe: there is no table [round.{name}], or it extends itself.")
+    own = copy.deepcopy(found)
+    parent = own.pop("extends", None)
+    return own if parent is None else _named_round(str(parent), named, (*extended_by, name)) | own
 
 
 def _parse(name: str | Path) -> dict[str, Any]:
@@ -227,7 +252,7 @@ def _explain(error: ValidationError, table: Mapping[str, Any]) -> str:
         if kind is NetworkRecipe and last in RENAMED_NETWORK_KEYS:
             return f"Recipe: {key} is now called network.{RENAMED_NETWORK_KEYS[last]}. Rename the key."
         if last in _REMOVED_KEYS:
-            return f"Recipe: {key} is no longer read. Write every round out as a [[rounds]] table."
+            return f"Recipe: {key} is no longer read. Repeat the name of a [round.NAME] in rounds."
         return f"Recipe: unknown key {key}. {_read_here(kind)}"
     if fault["type"] == "value_error":
         return f"Recipe: {key + ': ' if key else ''}{fault['ctx']['error']}."
