@@ -5,6 +5,7 @@ A field is written once, with its default and its help. A field without help is 
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,6 +143,7 @@ class TrainOptions(ComputeOptions):
     local: Literal["auto", "off"] = option(
         "auto", "Learn from pairs that matched points prove: auto (where they are safe) or off."
     )
+    clock: Callable[[], float] = time.monotonic  # of `minutes` and of the seconds in the log
 
     @property
     def recipe_changes(self) -> tuple[str, ...]:
@@ -236,6 +238,7 @@ class PaperOptions(LoadOptions):
     distractors: Path | None = option(None, "With --protocol: distractor images, for a second column.")
     labels: Path | None = option(None, "Labels of IMAGES (path, instance), for precision and ArcFace.")
     data: tuple[str, ...] = option((), "Own sets instead: a labels.csv beside its images; once each.")
+    sample: int = option(0, "With --data: so many images of each set, drawn with a fixed seed; 0 = all.")
     recipe: str = option("", "The recipe that the rows change; empty = the table's own.")
     changes: tuple[str, ...] = option((), "key=value of the recipe, for all rows.", "--set")
     seeds: int = option(1, "Runs of each row.")
@@ -243,19 +246,19 @@ class PaperOptions(LoadOptions):
     layers: Literal["", "late", "all"] = option(
         "", "rivals: train late or all layers, as long as default; empty = the last."
     )
-    minutes: float = option(0.0, "With --layers: most minutes of default, and so of the rivals; 0 = its own.")
 
     def __post_init__(self) -> None:
         """UserError for a value that makes no sense."""
         super().__post_init__()
         if self.seeds < 1:
             raise UserError("--seeds must be 1 or more.")
-        if self.minutes < 0 or (self.minutes and not self.layers):
-            raise UserError("--minutes is a positive number beside --layers late or all.")
-        if self.data and (self.distractors or self.labels or self.size or self.fit or self.scales):
+        if self.sample < 0 or (self.sample and not self.data):
+            raise UserError("--sample is a number of images beside --data.")
+        if self.data and self.labels:
+            raise UserError("--data has its labels: leave --labels out.")
+        if not self.benchmarks and (self.distractors or self.size or self.fit or self.scales):
             raise UserError(
-                "--data has its labels and no protocol, and images are described as the recipe does: leave --labels, "
-                "--distractors, --size, --fit and --scales out."
+                "--distractors, --size, --fit and --scales go with --protocol: add it or leave them out."
             )
 
     @property

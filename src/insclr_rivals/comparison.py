@@ -20,13 +20,23 @@ from insclr.report.page import write_page
 from insclr.shards import shard_of
 from insclr_rivals.comparison_chart import draw_shares
 from insclr_rivals.paper_figures import Figure
-from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, interval, run_all, try_all
+from insclr_rivals.runs import (
+    Entry,
+    LabelledSet,
+    Network,
+    Outcome,
+    find_benchmarks,
+    find_sets,
+    interval,
+    run_all,
+    try_all,
+)
 
 Group = Literal["baseline", "ours", "rival", "supervised"]
-LEARNING_RATES = (3e-4, 1e-3, 3e-3)
 MIDDLE_RATE = 1e-3  # tried at every start; the other rates at the better start
+LEARNING_RATES = (MIDDLE_RATE, 3e-4, 3e-3)
 STARTS = ("pca", "views")
-PRETRAINED, WHITENED, CEILING = "pretrained", "PCA", "oracle"
+PRETRAINED, UNGUARDED, CEILING = "pretrained", "default without its guard", "oracle"
 ONE_SIZE = "large_size=0"  # all at the size of the smallest photos, so that the methods alone differ
 _LEAST_MINUTES = 0.1  # of rivals
 NEEDED = {PRETRAINED, CEILING, "D (fast)"}  # the table cannot do without
@@ -34,29 +44,37 @@ NEEDED = {PRETRAINED, CEILING, "D (fast)"}  # the table cannot do without
 
 @dataclass(frozen=True)
 class Layers:
-    """More layers than the last one, which rivals train as long as `default`, as it trains its late layers."""
+    """More layers than the last one, which rivals train as long as `default` took for all its rounds."""
 
     name: str
     rate: float
     fc_rate: float
-    limit: float = 0.0  # minutes of `default` in its rounds of late layers; 0 = its own
-    minutes: float = 0.0  # of rivals
+    minutes: float = 0.0
 
-    @property
-    def changes(self) -> tuple[str, ...]:
+    def changes(self, recipe: str) -> tuple[str, ...]:
         """What a rival's recipe has other."""
-        keys = ("warmup=20", "batch_norm=frozen", "epochs=0.0", "steps=20000", f"train={self.name}")
-        return (*(f"rounds.{key}" for key in (*keys, f"fc_lr={self.fc_rate}")), f"minutes={self.minutes}")
+        keys = [
+            "batch_norm=frozen",
+            "epochs=0.0",
+            "steps=20000",
+            f"train={self.name}",
+            f"fc_lr={self.fc_rate}",
+        ]
+        if self.name == "late":
+            keys += ["warmup=20"]
+        else:  # 64 views a step instead of 256, as in the late rounds of `default`: more steps in the same time
+            keys += ["warmup=5", f"tuples={load_recipe(recipe).rounds[0].tuples // 4}"]
+        # Images are decoded by the process whose time is counted.
+        return (*(f"rounds.{key}" for key in keys), f"minutes={self.minutes}", "workers=0")
 
 
-def choose_layers(name: str, limit: float) -> Layers | None:
-    """The layers of this name; `default` may train its late layers for `limit` minutes (0: its own limit)."""
+def choose_layers(name: str) -> Layers | None:
+    """The layers of this name, at the rates of `default`."""
     if not name:
         return None
     late = next(one for one in load_recipe("default").rounds if one.train == "late")
     # All layers take a smaller step; the last one learns as it does in `default`.
-    rate = late.lr if name == "late" else 0.3 * late.lr
-    return Layers(name, rate, late.fc_lr, limit)
+    return Layers(name, late.lr if name == "late" else 0.3 * late.lr, late.fc_lr)
 
 
 @dataclass(frozen=True)
@@ -67,42 +85,35 @@ class Contender:
     group: Group
     recipe: str
     changes: tuple[str, ...] = ()
-    at_start: bool = False  # measured before anything is trained
-
-    @property
-    def has_grid(self) -> bool:
-        """Whether its learning rate is chosen by its own result."""
-        return self.group in ("rival", "supervised")
+    network: Network = "trained"
 
     def starts(self, layers: Layers | None) -> tuple[str, ...]:
         """Where it may begin: both starts for a rival; the oracle is ours but for the mining."""
         if self.group == "rival" and layers:
             return ("views",)
-        return STARTS if self.has_grid and self.name != CEILING else ("",)
+        return STARTS if self.group in ("rival", "supervised") and self.name != CEILING else ("",)
 
     def rates(self, layers: Layers | None) -> tuple[float | None, ...]:
         """The rates that it may have, the first one at every start; None for its recipe's own."""
         if self.group == "rival" and layers:
             return (layers.rate,)
-        others = (rate for rate in LEARNING_RATES if rate != MIDDLE_RATE)
-        return (MIDDLE_RATE, *others) if self.has_grid else (None,)
+        return LEARNING_RATES if self.group in ("rival", "supervised") else (None,)
 
     def entry(self, rate: float | None = None, start: str = "", layers: Layers | None = None) -> Entry:
         """Its run at a learning rate, from this start or its own."""
         changes, name = self.changes, self.name
         if layers and self.group == "rival":
-            changes = (*changes, *layers.changes)
-        if layers and layers.limit and self.name == "default":
-            changes = (*changes, f"minutes={layers.limit}")
+            changes = (*changes, *layers.changes(self.recipe))
         if start and start != load_recipe(self.recipe).network.initial_fc:
             changes, name = (*changes, f"network.initial_fc={start}"), f"{name} from {start}"
         if rate is not None:
             changes, name = (*changes, f"rounds.lr={rate}"), f"{name} lr {rate:g}"
-        return Entry(name, changes, self.recipe)
+        return Entry(name, changes, self.recipe, self.network)
 
 
 def _start(name: str, recipe: str, *changes: str) -> Contender:
-    return Contender(name, "baseline", recipe, (*changes, "rounds.steps=1"), at_start=True)
+    """An initial FC: one step of a rate that changes nothing."""
+    return Contender(name, "baseline", recipe, (*changes, "rounds.steps=1", "rounds.lr=1e-12"))
 
 
 def _variant(name: str, variant: str) -> Contender:
@@ -110,29 +121,28 @@ def _variant(name: str, variant: str) -> Contender:
     return Contender(name, "ours", "fast", (f'rounds.method.variant="{variant}"', "guard=false", ONE_SIZE))
 
 
+RIVALS = (
+    "simclr",
+    "moco-v2",
+    "byol",
+    "swav",
+    "deepcluster",
+    "pcl",
+    "cluster-contrast",
+    "scan-nn",
+    "manifold-mining",
+)
 CONTENDERS: tuple[Contender, ...] = (
-    _start(PRETRAINED, "paper-small", "network.initial_fc=random", "network.bias=false"),
-    _start(WHITENED, "paper-small"),
+    Contender(PRETRAINED, "baseline", "paper-small", network="pretrained"),
+    _start("PCA", "paper-small"),
     _start("views start", "fast", ONE_SIZE),
     _variant("A", "A"),
     _variant("C", "C"),
     _variant("D-anchor", "D-anchor"),
     Contender("D (fast)", "ours", "fast", (ONE_SIZE,)),
     Contender("default", "ours", "default", (ONE_SIZE,)),
-    *(
-        Contender(name, "rival", name)
-        for name in (
-            "simclr",
-            "moco-v2",
-            "byol",
-            "swav",
-            "deepcluster",
-            "pcl",
-            "cluster-contrast",
-            "scan-nn",
-            "manifold-mining",
-        )
-    ),
+    Contender(UNGUARDED, "ours", "default", (ONE_SIZE, "guard=false")),
+    *(Contender(name, "rival", name) for name in RIVALS),
     *(Contender(name, "supervised", name) for name in ("arcface", "gem-ap")),
     Contender(CEILING, "supervised", CEILING, (ONE_SIZE,)),
 )
@@ -145,11 +155,13 @@ class RivalRow:
     collection: str
     name: str
     group: Group
+    start: float  # mAP before training
     map: float
     interval: str  # half width of the 95 % interval, empty for one seed
     maps: tuple[float, ...]  # seed by seed
     recall: float  # R@1
-    minutes: float  # of training; 0 where nothing is trained
+    measured: dict[str, float]  # mAP by protocol and setting
+    seconds: float  # of training: the processor's on a CPU; 0 where nothing is trained
     images: int  # augmented views seen; 0 where nothing is trained
     share: float | None  # of the gap between pretrained and oracle
     rate: str | None  # the learning rate and the start that were best for it
@@ -157,21 +169,25 @@ class RivalRow:
     beats_ours: bool
     runs: tuple[str, ...]  # folders, beside the page
 
-    def cells(self) -> list[str]:
+    def cells(self, columns: Sequence[str]) -> list[str]:
         """The row for people; a rival that beats all of ours is marked."""
         return [
             self.name + (" (above ours)" if self.beats_ours else ""),
             self.group,
+            f"{self.start:.1f}" if self.images else "",
             f"{self.map:.1f}{self.interval}",
             f"{self.recall:.1f}",
+            *(f"{self.measured[name]:.1f}" if name in self.measured else "" for name in columns),
             "" if self.share is None else f"{self.share:.0%}",
-            f"{self.minutes:.1f}" if self.images else "",
+            f"{self.seconds:.0f}" if self.images else "",
             f"{self.images:,}" if self.images else "",
             self.rate or "",
         ]
 
 
-HEAD = ("", "kind", "mAP", "R@1", "share of the gap", "minutes", "images seen", "lr, start")
+def _head(columns: Sequence[str]) -> list[str]:
+    later = ("share of the gap", "seconds", "images seen", "lr, start")
+    return ["", "kind", "mAP before", "mAP", "R@1", *columns, *later]
 
 
 @dataclass(frozen=True)
@@ -180,44 +196,41 @@ class _Result:
 
     contender: Contender
     outcomes: tuple[Outcome, ...]
-    grid: dict[
-        str, float
-    ]  # mAP of the first seed by learning rate and start; empty where there was no choice
+    grid: dict[str, float]  # mAP of the first seed by learning rate and start; empty without a choice
 
     @property
     def maps(self) -> list[float]:
-        return [one.start if self.contender.at_start else one.map for one in self.outcomes]
-
-    @property
-    def recalls(self) -> list[float]:
-        return [one.start_recall if self.contender.at_start else one.recall for one in self.outcomes]
+        return [one.map for one in self.outcomes]
 
 
 def run(images: Path | None, out: Path, options: PaperOptions) -> str:
     """Run what is not run yet; write rivals.md, rivals.json and rivals.html under `out`; give back the table.
 
-    Rows that are not asked for are left out, but for those that the table cannot do without.
+    Rows that are not asked for are left out, but for those that the table cannot do without. A protocol measures
+    every row as well.
     """
-    if images is not None or options.benchmarks or not options.data:
+    if images is not None or not options.data:
         raise UserError("The rivals are compared on labelled sets: give --data labels.csv, once a set.")
     if options.recipe or options.recipe_changes:
         raise UserError("The rivals have recipes of their own: leave --recipe and --set out.")
-    asked = [name.strip() for name in options.rows.split(",") if name.strip()]
-    if unknown := set(asked) - {one.name for one in CONTENDERS}:
+    asked = {name.strip() for name in options.rows.split(",") if name.strip()}
+    if unknown := asked - {one.name for one in CONTENDERS}:
         known = ", ".join(one.name for one in CONTENDERS)
         raise UserError(f"There is no row {sorted(unknown)[0]!r}: choose from {known}.")
-    chosen = [one for one in CONTENDERS if not asked or one.name in NEEDED | set(asked)]
-    layers, seeds = choose_layers(options.layers, options.minutes), range(options.seeds)
+    layers, seeds = choose_layers(options.layers), range(options.seeds)
+    needed = NEEDED | ({UNGUARDED} if layers else set())
+    chosen = [one for one in CONTENDERS if not asked or one.name in needed | asked]
+    benchmarks = find_benchmarks(options)
     rows: list[RivalRow] = []
     without: list[str] = []
-    for place in find_sets(options.data, options):
-        results, reasons = _on_set(chosen, place, seeds, out, layers)
+    for place in find_sets(options, options, out):
+        results, reasons = _on_set(chosen, replace(place, benchmarks=benchmarks), seeds, out, layers)
         rows += [_row(one, place.name, results) for one in results.values()]
         without += [f"Without a result: {why}" for why in reasons]
     if not shard_of("").first:
         return ""
     return _write(
-        out / (f"rivals-{layers.name}" if layers else "rivals"), rows, without, _about(seeds, layers)
+        out / "-".join(filter(None, ("rivals", options.layers))), rows, without, _about(seeds, layers)
     )
 
 
@@ -230,8 +243,10 @@ def _on_set(
 ) -> tuple[dict[str, _Result], list[str]]:
     """The results on a set by name, and why a contender has none."""
     first, *rest = seeds
-    if layers:
-        layers = replace(layers, minutes=_minutes_of_default(layers, place, first, out))
+    if layers:  # all rounds of `default`: its guard may leave rounds out
+        (default,) = (one for one in chosen if one.name == UNGUARDED)
+        (done,) = run_all([(default.entry(), place, first)], out)
+        layers = replace(layers, minutes=max(_LEAST_MINUTES, round(done.training_seconds / 60, 2)))
     # The grid, on the first seed: every start at the first rate, then the other rates at the better start.
     best: dict[str, tuple[Entry, Outcome]] = {}
     grids: dict[str, dict[str, float]] = {one.name: {} for one in chosen}
@@ -261,40 +276,38 @@ def _on_set(
     for one in chosen:
         if one.name in best:
             entry, outcome = best[one.name]
-            later = run_all([(entry, place, seed) for seed in rest], out)
+            later = run_all([(entry, place, seed) for seed in rest if one.network == "trained"], out)
             results[one.name] = _Result(one, (outcome, *later), grids[one.name])
     return results, [reason for name, reason in failed.items() if name not in best]
-
-
-def _minutes_of_default(layers: Layers, place: LabelledSet, seed: int, out: Path) -> float:
-    """How long all rounds of `default` took, without its guard, which may leave rounds out."""
-    (default,) = (one for one in CONTENDERS if one.name == "default")
-    entry = default.entry(layers=layers)
-    (done,) = run_all([(replace(entry, changes=(*entry.changes, "guard=false")), place, seed)], out)
-    return max(_LEAST_MINUTES, round(done.training_seconds / 60, 2))
 
 
 def _row(result: _Result, collection: str, of_set: dict[str, _Result]) -> RivalRow:
     """The numbers of a row; the share of the supervised gap by the pretrained and the oracle's row of the set."""
     floor, ceiling = mean(of_set[PRETRAINED].maps), mean(of_set[CEILING].maps)
-    value, trained = mean(result.maps), not result.contender.at_start
+    value, outcomes, grid = mean(result.maps), result.outcomes, result.grid
     ours = [mean(one.maps) for one in of_set.values() if one.contender.group == "ours"]
-    grid = result.grid
+    trained = result.contender.group != "baseline"
     return RivalRow(
         collection=collection,
         name=result.contender.name,
         group=result.contender.group,
+        start=mean(one.start for one in outcomes),
         map=value,
         interval=interval(result.maps),
         maps=tuple(result.maps),
-        recall=mean(result.recalls),
-        minutes=mean(one.training_seconds for one in result.outcomes) / 60 if trained else 0.0,
-        images=round(mean(one.images for one in result.outcomes)) if trained else 0,
+        recall=mean(one.recall for one in outcomes),
+        measured={
+            name: mean(one.measured[name] for one in outcomes)
+            for name in outcomes[0].measured
+            if name != collection
+        },
+        seconds=mean(one.training_seconds for one in outcomes) if trained else 0.0,
+        images=round(mean(one.images for one in outcomes)) if trained else 0,
         share=(value - floor) / (ceiling - floor) if ceiling != floor else None,
         rate=max(grid, key=lambda rate: grid[rate]) if grid else None,
         grid=grid,
         beats_ours=result.contender.group == "rival" and value > max(ours),
-        runs=tuple(one.run for one in result.outcomes),
+        runs=tuple(one.run for one in outcomes),
     )
 
 
@@ -309,7 +322,7 @@ def _about(seeds: Sequence[int], layers: Layers | None) -> str:
     return (
         f"{whom} saw as many images as fast, at the better of two starts (PCA, ours) and the best learning "
         f"rate of {rates} by its own mAP; {several}. {more}"
-        "Minutes are those of training alone, without features and start. "
+        "Seconds are those of training alone, without features and start; on a CPU, the processor's. "
         "Share: (mAP - pretrained) / (oracle - pretrained). Supervised rows learned from the labels. "
         "D and default have their guard, which skips rounds where mined pairs are inconsistent; "
         "A, C and D-anchor have none."
@@ -318,10 +331,12 @@ def _about(seeds: Sequence[int], layers: Layers | None) -> str:
 
 def _write(file: Path, rows: Sequence[RivalRow], without: Sequence[str], about: str) -> str:
     """Write `file`.md, .json, .svg and .html; give back the Markdown: one table a set."""
+    columns = list(dict.fromkeys(name for row in rows for name in row.measured))
+    head = _head(columns)
     lines = [about, ""]
     for name in dict.fromkeys(row.collection for row in rows):
-        lines += [f"**{name}**", "", f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-        lines += [f"| {' | '.join(row.cells())} |" for row in rows if row.collection == name]
+        lines += [f"**{name}**", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        lines += [f"| {' | '.join(row.cells(columns))} |" for row in rows if row.collection == name]
         lines.append("")
     text, chart = "\n".join([*lines, *(f"{why}\n" for why in without)]), draw_shares(rows)
     content = {"rows": [asdict(row) for row in rows], "without": list(without)}
@@ -334,8 +349,8 @@ def _write(file: Path, rows: Sequence[RivalRow], without: Sequence[str], about: 
         package="insclr_rivals",
         title="The method and its rivals",
         about=[about, *without],
-        head=("", "set", *HEAD[1:]),
-        rows=[[cells[0], row.collection, *cells[1:]] for row in rows for cells in [row.cells()]],
+        head=("", "set", *head[1:]),
+        rows=[[cells[0], row.collection, *cells[1:]] for row in rows for cells in [row.cells(columns)]],
         figures=[Figure("Share of the supervised gap", (), None, chart)],
         jpegs={},
     )

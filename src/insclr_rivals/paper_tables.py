@@ -11,7 +11,7 @@ from insclr.recipe import load_recipe
 from insclr.shards import shard_of
 from insclr_rivals.paper_figures import Figure, draw_lines, draw_mining, draw_retrieval
 from insclr_rivals.paper_page import write_table
-from insclr_rivals.runs import Benchmark, Entry, LabelledSet, Outcome, find_sets, run_all
+from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_benchmarks, find_sets, run_all
 
 ON_BENCHMARKS, ON_OWN_SETS = "paper-gldv2", "paper-small"  # recipes where --recipe names none
 Rows = Callable[[str], tuple[Entry, ...]]  # of T_m and phi: a number, or auto
@@ -36,7 +36,7 @@ class Table:
         """
         if options.layers:
             raise UserError("Every row of this table is trained by its recipe: leave --layers out.")
-        places = find_places(images, options, self.distractors)
+        places = find_places(images, options, self.distractors, out)
         recipe = options.recipe or (self.recipe if images is not None else ON_OWN_SETS)
         method = load_recipe(recipe, options.recipe_changes).rounds[0].method
         measures = isinstance(method, InsclrSettings) and method.batch_threshold == "auto"
@@ -86,7 +86,7 @@ def choose_rows(entries: Sequence[Entry], names: str) -> list[Entry]:
     return [entry for entry in entries if not wanted or entry.name in wanted]
 
 
-def find_places(images: Path | None, options: PaperOptions, distractors: str) -> list[LabelledSet]:
+def find_places(images: Path | None, options: PaperOptions, distractors: str, out: Path) -> list[LabelledSet]:
     """Where a table is made: on labelled sets, or on images to train on and protocols that measure."""
     if (images is None) == (not options.data) or (images is None) != (not options.benchmarks):
         raise UserError(
@@ -94,18 +94,9 @@ def find_places(images: Path | None, options: PaperOptions, distractors: str) ->
         )
     measuring = options.change({"weights": ""})  # those of the recipe's backbone, not of trained models
     if images is None:
-        return find_sets(options.data, measuring)
-    benchmarks = []
-    for given in options.benchmarks:
-        name, _, root = given.partition("=")
-        if not root or not Path(root).is_dir():
-            raise UserError(
-                f"--protocol {given} is not NAME=DIR with a folder, such as roxford5k=data/roxford5k."
-            )
-        benchmarks.append(Benchmark(name, Path(root), None, name))
-        if options.distractors is not None:
-            benchmarks.append(Benchmark(name, Path(root), options.distractors, f"{name}+{distractors}"))
-    return [LabelledSet(images.stem, images, options.labels, tuple(benchmarks), measuring)]
+        return find_sets(options, measuring, out)
+    benchmarks = find_benchmarks(options, distractors)
+    return [LabelledSet(images.stem, images, options.labels, benchmarks, measuring)]
 
 
 def _name_numbers(columns: Sequence[str], values: Sequence[float]) -> Mapping[str, float]:

@@ -1,5 +1,6 @@
 """Runs of the tables: every entry x every set x every seed, trained and measured, resumable."""
 
+import csv
 import hashlib
 import json
 import math
@@ -15,12 +16,14 @@ from scipy import stats
 
 from insclr.api import evaluate, whiten
 from insclr.data.images import list_images
+from insclr.data.table import read_table
 from insclr.errors import OtherShardsMissing, UserError
 from insclr.evaluation.results import LabelResult
 from insclr.files import whole_file
 from insclr.jobs.train import train
+from insclr.model.device import pick_device
 from insclr.model.stored import PRETRAINED
-from insclr.options import EvaluateOptions, LoadOptions, TrainOptions
+from insclr.options import EvaluateOptions, LoadOptions, PaperOptions, TrainOptions
 from insclr.progress import progress_bar
 from insclr.ranks import join_ranks
 from insclr.recipe import Recipe, load_recipe
@@ -58,13 +61,14 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Images to train on, and what measures the result: their labels, or public protocols."""
+    """Images to train on, and what measures the result: their labels, public protocols, or both."""
 
     name: str
     images: Path
     labels: Path | None
     benchmarks: tuple[Benchmark, ...] = ()
     measuring: LoadOptions = LoadOptions()  # the size, device and engine that were asked for
+    by_labels: bool = False  # where not, the labels are for precision alone
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,6 @@ class Outcome:
     precision: float | None  # of the pairs mined in the last round
     seconds: float  # of the whole run, features included where they were not cached yet
     run: str = ""  # its folder, beside the table
-    start_recall: float = 0.0  # R@1 before training
     recall: float = 0.0  # R@1
     training_seconds: float = 0.0  # of all rounds
     steps: int = 0
@@ -89,13 +92,46 @@ class Outcome:
     described: dict[str, str] = field(default_factory=dict)  # size, fit and scales by column
 
 
-def find_sets(label_files: Sequence[str], measuring: LoadOptions = LoadOptions()) -> list[LabelledSet]:
-    """The sets of some labels.csv, each beside its images; named by their folders."""
-    files = [Path(file) for file in label_files]
-    sets = [LabelledSet(file.absolute().parent.name, file.parent, file, (), measuring) for file in files]
+def find_benchmarks(options: PaperOptions, distractors: str = "R1M") -> tuple[Benchmark, ...]:
+    """The protocols that were asked for; each a second time with distractors, as NAME+`distractors`."""
+    found = []
+    for given in options.benchmarks:
+        name, _, root = given.partition("=")
+        if not root or not Path(root).is_dir():
+            raise UserError(
+                f"--protocol {given} is not NAME=DIR with a folder, such as roxford5k=data/roxford5k."
+            )
+        found.append(Benchmark(name, Path(root), None, name))
+        if options.distractors is not None:
+            found.append(Benchmark(name, Path(root), options.distractors, f"{name}+{distractors}"))
+    return tuple(found)
+
+
+def find_sets(options: PaperOptions, measuring: LoadOptions, out: Path) -> list[LabelledSet]:
+    """The sets of some labels.csv, each beside its images, or samples of them; named by their folders."""
+    files = [Path(file) for file in options.data]
+    sets = [
+        LabelledSet(file.absolute().parent.name, file.parent, file, (), measuring, True) for file in files
+    ]
     if len({place.name for place in sets}) < len(sets):
         raise UserError("Two sets lie in folders of the same name: rename one, results are kept by it.")
-    return sets
+    return [_sample(place, file, options.sample, out) for place, file in zip(sets, files, strict=True)]
+
+
+def _sample(place: LabelledSet, labels: Path, count: int, out: Path) -> LabelledSet:
+    """So many images of a set, always the same ones; the whole set where it has no more, or `count` is 0."""
+    rows = [row for _, row in read_table(labels, ("path", "instance"))] if count else []
+    if len(rows) <= count:
+        return place
+    drawn = np.random.default_rng(0).permutation(len(rows))[:count]
+    name = f"{place.name}-{count}"
+    out.mkdir(parents=True, exist_ok=True)
+    with whole_file(out / f"{name}.csv") as scratch, scratch.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        for n in sorted(drawn.tolist()):
+            table.writerow({**rows[n], "path": str(labels.absolute().parent / rows[n]["path"])})
+    return replace(place, name=name, images=out / f"{name}.csv", labels=out / f"{name}.csv")
 
 
 def run_all(jobs: Sequence[tuple[Entry, LabelledSet, int]], out: Path) -> list[Outcome]:
@@ -134,23 +170,29 @@ def _run(entry: Entry, place: LabelledSet, seed: int, out: Path) -> Outcome:
         is_kept: bool = ranks.from_first(kept.exists())  # the first rank may just be writing it
     if entry.network != "trained":
         model = _make_untrained(entry, place, recipe, folder.with_suffix(".safetensors"))
-        outcome = Outcome(entry.name, place.name, seed, "", 0.0, 0.0, None, 0.0)
-    elif is_kept:
+    if is_kept:
         outcome = replace(Outcome(**json.loads(kept.read_text())), entry=entry.name)
     else:
-        began = time.monotonic()
-        _train(entry, place, seed, folder, out)
-        outcome = _read_outcome(entry, place, seed, recipe.fingerprint(), folder, time.monotonic() - began)
+        if entry.network == "trained":
+            began = time.monotonic()
+            _train(entry, place, seed, folder, out)
+            outcome = _read_outcome(
+                entry, place, seed, recipe.fingerprint(), folder, time.monotonic() - began
+            )
+        else:
+            outcome = _measure_untrained(entry, place, seed, model, recipe)
         if shard_of("").first:
             with whole_file(kept) as scratch:
                 scratch.write_text(json.dumps(outcome.__dict__))
-    if entry.network == "trained" and not place.benchmarks:
-        return replace(outcome, measured={place.name: outcome.map})  # as the run measured it by the labels
-    measured, described = _measure_all(model, place, recipe, folder, out)
+    measured, described = _measure_all(model, place, folder, out)
+    if place.by_labels:
+        measured = {place.name: outcome.map} | measured
     return replace(outcome, measured=measured, described=described)
 
 
 def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path) -> None:
+    # On a CPU, time is the processor's: other programs do not shorten a run that has a limit.
+    on_cpu = pick_device(place.measuring.device).type == "cpu"
     options = TrainOptions(
         changes=(*entry.changes, f"seed={seed}"),
         labels=place.labels,
@@ -158,6 +200,7 @@ def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path)
         cache=out / "cache" / place.name,
         device=place.measuring.device,
         engine=place.measuring.engine,
+        clock=time.process_time if on_cpu else time.monotonic,
     )
     train(place.images, folder, entry.recipe, options)
 
@@ -179,19 +222,32 @@ def _make_untrained(entry: Entry, place: LabelledSet, recipe: Recipe, file: Path
     return str(file)
 
 
+def _measure_untrained(
+    entry: Entry, place: LabelledSet, seed: int, model: str | Path, recipe: Recipe
+) -> Outcome:
+    """The mAP of a network as it is, by the labels of the set where they measure."""
+    nothing = Outcome(entry.name, place.name, seed, "", 0.0, 0.0, None, 0.0)
+    if not place.by_labels:
+        return nothing
+    given = {name: getattr(place.measuring, name) for name in ("device", "engine")}
+    result = evaluate(model, place.labels, EvaluateOptions(**_sizes(place, recipe), **given))
+    assert isinstance(result, LabelResult)
+    return replace(nothing, start=result.map, map=result.map, recall=result.recall(1))
+
+
 def _sizes(place: LabelledSet, recipe: Recipe) -> dict[str, Any]:
-    """How images are described that measure a network: as a protocol, or the recipe, has it."""
+    """How images are described that measure a network: as the recipe, or a protocol, has it."""
     given, own = place.measuring, recipe.descriptor
-    if place.benchmarks:
-        protocol = place.benchmarks[0].protocol
-        return {"protocol": protocol, "size": given.size, "fit": given.fit, "scales": given.scales}
-    return {"size": own.size, "fit": own.fit, "scales": ",".join(map(str, own.scales))}
+    if place.by_labels:
+        return {"size": own.size, "fit": own.fit, "scales": ",".join(map(str, own.scales))}
+    protocol = place.benchmarks[0].protocol
+    return {"protocol": protocol, "size": given.size, "fit": given.fit, "scales": given.scales}
 
 
 def _measure_all(
-    model: str | Path, place: LabelledSet, recipe: Recipe, folder: Path, out: Path
+    model: str | Path, place: LabelledSet, folder: Path, out: Path
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """mAP by column, and how images were described; measured once and kept beside the run."""
+    """mAP by column of the protocols, and how images were described; measured once and kept beside the run."""
     measured: dict[str, float] = {}
     described: dict[str, str] = {}
     for benchmark in place.benchmarks:
@@ -202,11 +258,6 @@ def _measure_all(
         if found:
             scales = ", ".join(f"{scale:.3g}" for scale in found["scales"])
             described[label] = f"{found['size']} px, {found['fit']}, scales {scales}"
-    if not place.benchmarks:
-        given = {name: getattr(place.measuring, name) for name in ("device", "engine")}
-        result = evaluate(model, place.labels, EvaluateOptions(**_sizes(place, recipe), **given))
-        assert isinstance(result, LabelResult)
-        measured = {place.name: result.map}
     return measured, described
 
 
@@ -255,7 +306,6 @@ def _read_outcome(
         shares[-1] if shares else None,
         seconds,
         run=f"runs/{place.name}/{folder.name}",
-        start_recall=first["recall_at_1"],
         recall=last["recall_at_1"],
         training_seconds=sum(end["seconds"] for end in ends),
         steps=sum(end["steps"] for end in ends),

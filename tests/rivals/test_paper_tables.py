@@ -184,8 +184,8 @@ def test_what_a_table_cannot_be_made_of_is_refused(
     ("options", "complaint"),
     [
         ({"seeds": 0}, "--seeds"),
-        ({"minutes": 5.0}, "beside --layers"),
-        ({"minutes": -1.0, "layers": "late"}, "positive"),
+        ({"sample": 5}, "beside --data"),
+        ({"data": ("labels.csv",), "sample": -1}, "--sample"),
         ({"data": ("labels.csv",), "distractors": "far"}, "--distractors"),
         ({"data": ("labels.csv",), "size": 512}, "--size"),
         ({"data": ("labels.csv",), "labels": "other.csv"}, "leave --labels"),

@@ -75,6 +75,7 @@ def run_round(run: Run, index: int) -> None:
             seconds=ranks.from_first(seconds_for_round(run.recipe, index, read_metrics(run.folder.path))),
             instances=run.instances,
             ranks=sharing,
+            clock=run.clock,
         )
 
     steps = 0

@@ -103,6 +103,7 @@ def train(
                 cache=asked.cache or folder.cache,
                 engine=asked.engine,
                 ranks=ranks,
+                clock=asked.clock,
             )
             with folder.writing() if ranks.first else nullcontext():
                 run(job)
@@ -123,6 +124,7 @@ class Job:
     cache: Path
     engine: str
     ranks: Ranks
+    clock: Callable[[], float]
 
 
 def run(job: Job) -> None:
@@ -172,7 +174,9 @@ def run(job: Job) -> None:
         features.usable = usable
         images = listed.subset(usable.tolist())
         instances = match_instances(job.labels, images) if job.labels else None
-        this = Run(folder, recipe, network, features, images, instances, feedback, tracker, plan, ranks)
+        this = Run(
+            folder, recipe, network, features, images, instances, feedback, tracker, plan, ranks, job.clock
+        )
 
         if pooled is not None:
             with working("measuring the collection"):

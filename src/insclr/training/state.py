@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +135,7 @@ class Run:
     tracker: Tracker
     plan: Plan
     ranks: Ranks
+    clock: Callable[[], float]  # of the time that rounds take
 
     def pair_trust(self) -> PairTrust:
         """Whether mined pairs may be learned from."""

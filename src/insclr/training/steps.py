@@ -1,7 +1,7 @@
 """The steps of a round: batch, loss, update, log, checkpoint, until the steps or the time are used up."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Round:
     seconds: float = 0.0  # time budget; 0 = none
     instances: Tensor | None = None  # (N,) true instance of each image, -1 unknown: for logging only
     ranks: Ranks = field(default_factory=Ranks)
+    clock: Callable[[], float] = time.monotonic
 
 
 def train_steps(this: Round) -> tuple[int, float]:
@@ -58,7 +59,7 @@ def train_steps(this: Round) -> tuple[int, float]:
         source.teacher = EmaTeacher(network, method.needs.ema_decay)
     log = StepLog(this.tracker, this.number, this.instances, this.ranks)
     step, steps, spent = _resume(this, optimizer, scaler, log)
-    began = time.monotonic() - spent
+    began = this.clock() - spent
 
     title = f"round {this.number} ({recipe.method.title}, {_LAYERS[recipe.train]})"
     with progress_bar(title, steps, done=step) as bar:
@@ -93,15 +94,15 @@ def train_steps(this: Round) -> tuple[int, float]:
             bar.advance(1, **log.add(step, batch, pairs, {**numbers, "lr_factor": factor}))
             is_planned = step == _TIMED_STEPS and this.seconds > 0
             if is_planned:
-                pace = (time.monotonic() - began) / step
+                pace = (this.clock() - began) / step
                 steps = this.ranks.from_first(max(step, min(recipe.steps, int(this.seconds / pace))))
                 bar.expect(steps)
                 this.tracker.event(this.number, "planned", step=step, steps=steps, seconds_per_step=pace)
             if step % this.checkpoint_every == 0 or is_planned or step >= steps:
                 log.collect()
-                progress = {"step": step, "steps": steps, "spent": time.monotonic() - began, "sums": log.sums}
+                progress = {"step": step, "steps": steps, "spent": this.clock() - began, "sums": log.sums}
                 _save_checkpoint(this, optimizer, scaler, progress)
-    return step, time.monotonic() - began
+    return step, this.clock() - began
 
 
 def step_seed(seed: int, number: int, step: int) -> int:
