@@ -5,7 +5,6 @@ closed-form start) and its learning rate are the best of a small grid by its own
 keep their own. With more layers, rivals train as long as `default`, from our start and at its rates.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from insclr.errors import UserError
 from insclr.files import whole_file
 from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
-from insclr.report.page import write_page
 from insclr.shards import shard_of
 from insclr_rivals.comparison_chart import draw_shares
 from insclr_rivals.paper_figures import Figure
+from insclr_rivals.paper_page import write_files
 from insclr_rivals.runs import (
     Entry,
     LabelledSet,
@@ -173,6 +172,7 @@ class RivalRow:
         """The row for people; a rival that beats all of ours is marked."""
         return [
             self.name + (" (above ours)" if self.beats_ours else ""),
+            self.collection,
             self.group,
             f"{self.start:.1f}" if self.images else "",
             f"{self.map:.1f}{self.interval}",
@@ -187,7 +187,7 @@ class RivalRow:
 
 def _head(columns: Sequence[str]) -> list[str]:
     later = ("share of the gap", "seconds", "images seen", "lr, start")
-    return ["", "kind", "mAP before", "mAP", "R@1", *columns, *later]
+    return ["", "set", "kind", "mAP before", "mAP", "R@1", *columns, *later]
 
 
 @dataclass(frozen=True)
@@ -229,9 +229,16 @@ def run(images: Path | None, out: Path, options: PaperOptions) -> str:
         without += [f"Without a result: {why}" for why in reasons]
     if not shard_of("").first:
         return ""
-    return _write(
-        out / "-".join(filter(None, ("rivals", options.layers))), rows, without, _about(seeds, layers)
-    )
+    file = out / (f"rivals-{layers.name}" if layers else "rivals")
+    chart = draw_shares(rows)
+    with whole_file(file.with_suffix(".svg")) as scratch:
+        scratch.write_text(chart)
+    columns = list(dict.fromkeys(name for row in rows for name in row.measured))
+    cells = [row.cells(columns) for row in rows]
+    content = {"rows": [asdict(row) for row in rows], "without": without}
+    figures = [Figure("Share of the supervised gap", (), None, chart)]
+    about = [_about(seeds, layers), *without]
+    return write_files(file, "The method and its rivals", about, _head(columns), cells, content, figures)
 
 
 def _on_set(
@@ -327,31 +334,3 @@ def _about(seeds: Sequence[int], layers: Layers | None) -> str:
         "D and default have their guard, which skips rounds where mined pairs are inconsistent; "
         "A, C and D-anchor have none."
     )
-
-
-def _write(file: Path, rows: Sequence[RivalRow], without: Sequence[str], about: str) -> str:
-    """Write `file`.md, .json, .svg and .html; give back the Markdown: one table a set."""
-    columns = list(dict.fromkeys(name for row in rows for name in row.measured))
-    head = _head(columns)
-    lines = [about, ""]
-    for name in dict.fromkeys(row.collection for row in rows):
-        lines += [f"**{name}**", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-        lines += [f"| {' | '.join(row.cells(columns))} |" for row in rows if row.collection == name]
-        lines.append("")
-    text, chart = "\n".join([*lines, *(f"{why}\n" for why in without)]), draw_shares(rows)
-    content = {"rows": [asdict(row) for row in rows], "without": list(without)}
-    for suffix, written in ((".json", json.dumps(content, indent=1)), (".md", text), (".svg", chart)):
-        with whole_file(file.with_suffix(suffix)) as scratch:
-            scratch.write_text(written)
-    write_page(
-        file.with_suffix(".html"),
-        "paper.html",
-        package="insclr_rivals",
-        title="The method and its rivals",
-        about=[about, *without],
-        head=("", "set", *head[1:]),
-        rows=[[cells[0], row.collection, *cells[1:]] for row in rows for cells in [row.cells(columns)]],
-        figures=[Figure("Share of the supervised gap", (), None, chart)],
-        jpegs={},
-    )
-    return text

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from insclr.files import whole_file
 from insclr.report.page import write_page
@@ -20,15 +21,8 @@ def write_table(
     """Write `file`.md, .json and .html; give back the Markdown."""
     columns = list(dict.fromkeys(name for _, outcomes in done for one in outcomes for name in one.measured))
     described = {name: how for _, outcomes in done for one in outcomes for name, how in one.described.items()}
-    head = ["", *columns, "precision", "minutes", "recipe"]
-    rows = [[entry.name, *_cells(entry, outcomes, columns)] for entry, outcomes in done]
     about = ["mAP in percent; in brackets what the paper prints."]
     about += [f"{name}: images described at {how}." for name, how in described.items()]
-    about += notes
-    lines = [f"# {title}", "", *about, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    for figure in figures:
-        lines += ["", f"## {figure.title}", "", *figure.lines]
     content = {
         "title": title,
         "columns": columns,
@@ -40,11 +34,29 @@ def write_table(
         ],
         "figures": [{"title": figure.title, "values": figure.values} for figure in figures],
     }
+    rows = [[entry.name, *_cells(entry, outcomes, columns)] for entry, outcomes in done]
+    head = ["", *columns, "precision", "minutes", "recipe"]
+    return write_files(file, title, [*about, *notes], head, rows, content, figures)
+
+
+def write_files(
+    file: Path,
+    title: str,
+    about: Sequence[str],
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    content: dict[str, Any],
+    figures: Sequence[Figure],
+) -> str:
+    """Write a table and its figures as `file`.md and .html, `content` as .json; give back the Markdown."""
+    lines = [f"# {title}", "", *about, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    for figure in figures:
+        lines += ["", f"## {figure.title}", "", *figure.lines] if figure.lines else []
     text = "\n".join(lines) + "\n"
-    with whole_file(file.with_suffix(".json")) as scratch:
-        scratch.write_text(json.dumps(content, indent=1))
-    with whole_file(file.with_suffix(".md")) as scratch:
-        scratch.write_text(text)
+    for suffix, written in ((".json", json.dumps(content, indent=1)), (".md", text)):
+        with whole_file(file.with_suffix(suffix)) as scratch:
+            scratch.write_text(written)
     jpegs = {name: jpeg for figure in figures for name, jpeg in figure.jpegs.items()}
     write_page(
         file.with_suffix(".html"),

@@ -104,8 +104,8 @@ def test_each_rival_has_its_best_rate_and_its_share_of_the_gap(runs: _Runs, tmp_
     )  # nothing depends on the seed
     assert not rows["simclr"]["beats_ours"]
     assert rows["byol"]["beats_ours"]
-    assert "| byol (above ours) | rival | 66.0 | 66.0 ± 2.5 |" in table
-    assert table.count("**mugs**") == table.count("**shoes**") == 1
+    assert "| byol (above ours) | mugs | rival | 66.0 | 66.0 ± 2.5 |" in table
+    assert table.count("| mugs |") == table.count("| shoes |") == len(rows)
     # The grid is run on the first seed only.
     tried = [name for name, place, seed in runs.asked if place == "mugs" and seed == 1 and "simclr" in name]
     assert tried == ["simclr lr 0.0003"]
@@ -136,7 +136,7 @@ def test_a_rate_that_fails_is_skipped_and_a_rival_that_always_fails_is_reported(
         f"{name} lr {rate:g}": UserError("byol <fails>") for name in names for rate in LEARNING_RATES
     }
     table = _run(tmp_path / "out", _LABELS[:1], rows="simclr,byol")
-    assert table.endswith("Without a result: byol <fails>\n")
+    assert "\nWithout a result: byol <fails>\n" in table
     rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "rivals.json").read_text())["rows"]}
     assert "byol" not in rows
     assert rows["simclr"]["grid"] == {"0.001, pca": 20.0, "0.001, views": 15.0, "0.003, pca": 20.0}
@@ -194,7 +194,7 @@ def test_a_protocol_measures_the_rivals_too(
     given = (f"roxford5k={tmp_path / 'oxford'}",)
     table = _run(tmp_path / "out", _LABELS[:1], rows="simclr", seeds=3, benchmarks=given, size=320)
     assert "| R@1 | roxford5k easy | share" in table
-    assert "| simclr | rival | 31.0 | 31.0 ± 2.5 | 70.0 | 21.0 |" in table
+    assert "| simclr | mugs | rival | 31.0 | 31.0 ± 2.5 | 70.0 | 21.0 |" in table
 
 
 def test_a_sample_of_a_set_is_the_same_every_time(small_collection: Path, tmp_path: Path) -> None:
