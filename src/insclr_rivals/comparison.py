@@ -332,5 +332,5 @@ def _about(seeds: Sequence[int], layers: Layers | None) -> str:
         "Seconds are those of training alone, without features and start; on a CPU, the processor's. "
         "Share: (mAP - pretrained) / (oracle - pretrained). Supervised rows learned from the labels. "
         "D and default have their guard, which skips rounds where mined pairs are inconsistent; "
-        "A, C and D-anchor have none."
+        "A, C and D-anchor have none. No row learns from matched points."
     )

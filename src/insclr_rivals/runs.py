@@ -201,6 +201,7 @@ def _train(entry: Entry, place: LabelledSet, seed: int, folder: Path, out: Path)
         device=place.measuring.device,
         engine=place.measuring.engine,
         clock=time.process_time if on_cpu else time.monotonic,
+        local="off",  # the rivals have no matched points, so ours learns from none either
     )
     train(place.images, folder, entry.recipe, options)
 

@@ -236,18 +236,28 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_the_comparison_with_rivals_on_an_own_set(small_collection: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", ["late", "all"])
+def test_the_comparison_with_rivals_on_an_own_set(
+    world: Path, small_collection: Path, tmp_path: Path, layers: str
+) -> None:
     common = ["paper", "rivals", "--data", str(small_collection / "labels.csv"), "--out", str(tmp_path)]
-    shown = _run([*common, "--layers", "late", "--minutes", "0.1", "--rows", "default,scan-nn"])
-    rows = {row["name"]: row for row in json.loads((tmp_path / "rivals-late.json").read_text())["rows"]}
-    assert list(rows) == ["pretrained", "D (fast)", "default", "scan-nn", "oracle"]
-    assert rows["scan-nn"]["rate"] == "0.0001, views"
-    assert rows["scan-nn"]["minutes"] <= 1.5 * max(0.1, rows["default"]["minutes"])
-    assert "| scan-nn" in shown
+    common += ["--layers", layers, "--rows", "default,scan-nn,deepcluster", "--sample", "20"]
+    measured = ["--protocol", f"roxford5k={world / 'roxford5k'}", *_MEASURED]
+    shown = _run([*common, *measured])
+    rows = {row["name"]: row for row in json.loads((tmp_path / f"rivals-{layers}.json").read_text())["rows"]}
+    unguarded = rows["default without its guard"]
+    assert list(rows) == [
+        "pretrained", "D (fast)", "default", "default without its guard", "deepcluster", "scan-nn", "oracle"
+    ]  # fmt: skip
+    for name in ("scan-nn", "deepcluster"):
+        assert rows[name]["rate"] == {"late": "0.0001, views", "all": "3e-05, views"}[layers]
+        # A run has eight steps at least, and reads the clock once a step.
+        assert rows[name]["seconds"] >= 0.5 * unguarded["seconds"]
+    for row in rows.values():
+        assert set(row["measured"]) == {f"roxford5k {setting}" for setting in ("easy", "medium", "hard")}
+    assert f"| scan-nn | {small_collection.name}-20 | rival |" in shown
     # Several ranks read the runs of one, and write one table.
-    command = [sys.executable, "-m", "insclr", *common]
-    written = _run_ranks([*command, "--layers", "late", "--minutes", "0.1", "--rows", "default,scan-nn"])
-    assert written == [shown, ""]
+    assert _run_ranks([sys.executable, "-m", "insclr", *common, *measured]) == [shown, ""]
 
 
 def _run_ranks(command: list[str]) -> list[str]:

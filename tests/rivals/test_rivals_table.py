@@ -15,6 +15,7 @@ from insclr.data.labels import read_labels
 from insclr.errors import UserError
 from insclr.options import PaperOptions
 from insclr.recipe import load_recipe
+from insclr.run_folder import RunReader
 from insclr_rivals import comparison
 from insclr_rivals.comparison import CONTENDERS, LEARNING_RATES, Contender
 from insclr_rivals.runs import Entry, LabelledSet, Outcome, find_sets, run_all
@@ -273,3 +274,4 @@ def test_a_real_run_of_a_rival_gives_the_numbers_of_its_row(
     assert (ran.seed, ran.network.initial_fc) == (1, "views")
     assert (ran.rounds[0].lr, ran.rounds[0].method.name) == (3e-3, "simclr")
     assert ran.fingerprint() == outcome.recipe
+    assert RunReader(tmp_path / "out" / outcome.run).option("local") == "off"
