@@ -72,8 +72,10 @@ def test_rivals_on_landmarks_train_as_the_paper_prints(name: str, rate: float, o
 
 def test_a_million_images_fit_on_the_disk() -> None:
     """Banks in half precision, one checkpoint at a time, and few of them: they have copies of the banks."""
+    for name in ("paper-gldv2", "released-gldv2", "gldv2-arcface", "gldv2-moco-v2", "gldv2-simclr"):
+        recipe = load_recipe(name)
+        assert (recipe.checkpoint_every, recipe.keep_checkpoints) == (5_000, 1)
     recipe = load_recipe("paper-gldv2")
-    assert (recipe.checkpoint_every, recipe.keep_checkpoints) == (5_000, 1)
     assert {getattr(each.method, "bank_dtype", "") for each in recipe.rounds} == {"fp16"}
 
 
