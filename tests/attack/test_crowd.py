@@ -1,4 +1,4 @@
-"""64 clients at once: searches, uploads of 20 megapixels, hostile uploads, shown photos, names; and every request."""
+"""Many clients at once: searches, large and hostile uploads, shown photos, names; and every request of the API."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -55,9 +56,10 @@ _KINDS = ("row", "row", "upload", "hostile", "row", "photo", "row", "name")
 class Crowd:
     """Clients that go on until told to stop, and what they were answered."""
 
-    def __init__(self, server: Server, rows: list[str]) -> None:
+    def __init__(self, server: Server, rows: list[str], pause: float) -> None:
         self.server = server
         self.rows = rows
+        self.pause = pause  # seconds between two requests of a client, on average
         self.fingerprint = httpx.get(f"{server.url}/api/about").json()["stores"][0]["fingerprint"]
         self.stop = threading.Event()
         self.statuses: Counter[tuple[str, int]] = Counter()
@@ -77,7 +79,7 @@ class Crowd:
                 except httpx.TransportError as error:
                     with self.lock:
                         self.wrong.append(f"{kind}: {error!r}")
-                time.sleep(dice.uniform(0.3, 1.0))
+                time.sleep(self.pause * dice.uniform(0.5, 1.5))
 
     def _ask(self, client: httpx.Client, kind: str, dice: random.Random) -> None:
         began = time.monotonic()
@@ -106,11 +108,19 @@ class Crowd:
 
 
 def test_64_clients(server: Server, soak: bool, note: Note) -> None:
-    seconds = float(os.environ.get("INSCLR_CROWD_SECONDS") or (3600 if soak else 40))
+    crowd_for(server, note, clients=64, pause=0.65, seconds=300 if soak else 40)
+
+
+def test_8_clients_for_an_hour(server: Server, soak: bool, note: Note) -> None:
+    """One client of each kind, at a rate that leaves most of the machine to others; with `make attack` a minute."""
+    crowd_for(server, note, clients=8, pause=3.0, seconds=3600 if soak else 60)
+
+
+def crowd_for(server: Server, note: Note, clients: int, pause: float, seconds: float) -> None:
     rows = [row["ref"] for row in httpx.get(f"{server.url}/api/stores/0/sample?count=50").json()]
     expected = httpx.post(f"{server.url}/api/search", data={"rows": rows[0], "top": 5}).json()["matches"]
-    crowd = Crowd(server, rows)
-    threads = [threading.Thread(target=crowd.client, args=(number,)) for number in range(64)]
+    crowd = Crowd(server, rows, pause)
+    threads = [threading.Thread(target=crowd.client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     used: list[tuple[int, int, int]] = []  # memory, descriptors, temporary files
@@ -121,24 +131,52 @@ def test_64_clients(server: Server, soak: bool, note: Note) -> None:
     crowd.stop.set()
     for thread in threads:
         thread.join()
-    assert crowd.wrong == []
     again = httpx.post(f"{server.url}/api/search", data={"rows": rows[0], "top": 5}).json()["matches"]
-    assert [one["ref"] for one in again] == [one["ref"] for one in expected]
     late = sorted(crowd.row_seconds)[int(0.99 * len(crowd.row_seconds))]
     thirds = [used[len(used) * k // 3 : len(used) * (k + 1) // 3] for k in (1, 2)]
     middle, last = ([max(values) for values in zip(*third, strict=True)] for third in thirds)
     answered = ", ".join(f"{kind} {status}: {n}" for (kind, status), n in sorted(crowd.statuses.items()))
-    note(f"64 clients, {seconds:g} s", f"0 wrong ({answered})", "0 wrong, no 5xx but 503")
-    note("p99 of searches by row meanwhile", f"{late * 1000:.0f} ms", "500 ms")
+    who = f"{clients} clients, {seconds:g} s"
+    note(who, f"{len(crowd.wrong)} wrong ({answered})", "0 wrong, no 5xx but 503")
+    note(f"{who}: p99 of searches by row", f"{late * 1000:.0f} ms", "500 ms")
     note(
-        "memory, descriptors and temporary files of the server, last third of the time against the one before",
-        f"{last[0] / 1e9:.2f} / {middle[0] / 1e9:.2f} GB, {last[1]} / {middle[1]}, {last[2]} / {middle[2]}",
+        f"{who}: most memory, descriptors and temporary files of the server, last third of the time / the one before",
+        f"{last[0] / 1e9:.3f} / {middle[0] / 1e9:.3f} GB, {last[1]} / {middle[1]}, {last[2]} / {middle[2]}",
         "+10 %, +10, +0",
     )
+    assert crowd.wrong == []
+    assert [one["ref"] for one in again] == [one["ref"] for one in expected]
     assert last[0] < 1.1 * middle[0]
     assert last[1] <= middle[1] + 10
     assert last[2] <= middle[2]
     assert late < 0.5
+
+
+def test_100_uploads_of_20_megapixels_at_once(server: Server, note: Note) -> None:
+    """A few are answered, the others are put off, and a search by row is answered meanwhile."""
+    content = jpeg_bytes(photo(5200, 3900))
+    start = threading.Barrier(101)
+
+    def upload(_: int) -> httpx.Response:
+        start.wait()
+        return httpx.post(f"{server.url}/api/search", files={"pictures": ("x", content)}, timeout=120)
+
+    with ThreadPoolExecutor(100) as pool:
+        uploads = [pool.submit(upload, number) for number in range(100)]
+        start.wait()
+        by_row = httpx.post(f"{server.url}/api/search", data={"rows": "0:1"}, timeout=60)
+        answers = [one.result() for one in uploads]
+    assert by_row.status_code == 200
+    statuses = Counter(one.status_code for one in answers)
+    assert set(statuses) == {200, 503}
+    assert all(one.headers.get("retry-after") for one in answers if one.status_code == 503)
+    found = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+    took, own = by_row.elapsed.total_seconds(), server.own_memory() / 1e9
+    note(
+        "100 uploads of 20 megapixels at once",
+        f"{found}; a search by row {took:.1f} s; server {own:.2f} GB",
+        "200 or 503",
+    )
 
 
 def test_schemathesis(tmp_path: Path, soak: bool, note: Note) -> None:

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 from helpers.drawn_store import make_store
+from helpers.faults import ACTS
 from helpers.histogram_describer import HistogramDescriber
 from helpers.killing import MODEL, Note, kill_at, kill_inside, rows_of, same, whole, whole_step
 from helpers.running_server import Server, running
@@ -21,6 +22,7 @@ from insclr.feedback.feedback import Feedback, read_feedback
 from insclr.feedback.name_files import import_names
 from insclr.feedback.names import build_gallery
 from insclr.store import Entry, open_store
+from insclr.store.store_models import read_models
 
 SHOWN = HistogramDescriber.fingerprint
 SETTINGS = "workers=1 checkpoint_every=20 rounds.steps=60 rounds.epochs=0 rounds.tuples=16"
@@ -52,18 +54,8 @@ def told(folder: Path) -> tuple[object, ...]:
 class Teacher(threading.Thread):
     """A person at the page who answers, names, joins, splits and takes back, one act after the other."""
 
-    # The last entry that an act writes: what comes before it makes a group of photos a thing that stays.
-    WRITES = {  # noqa: RUF012
-        "answer": "answer",
-        "skip": "skip",
-        "judge": "judge",
-        "name": "name",
-        "remove": "remove",
-        "split": "name",
-        "merge": "merge",
-        "hide": "hide",
-        "undo": "undo",
-    }
+    # Acts and the last entry that each writes: what comes before it makes a group of photos a thing that stays.
+    WRITES = {act: act for act in ACTS} | {"split": "name"}
 
     def __init__(self, server: Server, store: Path, seed: int) -> None:
         super().__init__(daemon=True)
@@ -211,41 +203,39 @@ def test_names_import(tmp_path: Path, kills: int, note: Note) -> None:
 
 
 def test_learn(images: Path, tmp_path: Path, kills: int, note: Note) -> None:
-    """Every second kill hits a `learn` that goes on after one; the features of the photos are made anew each time."""
-    bare, arguments = tmp_path / "store", ["--recipe", "fast"]
+    """Every second kill hits a `learn` that goes on after one."""
+    named, arguments = tmp_path / "named", ["--recipe", "fast"]
     arguments += [word for change in SETTINGS.split() for word in ("--set", change)]
-    whole("index", MODEL, images, "--store", bare)
-    opened = open_store(bare)
+    whole("index", MODEL, images, "--store", named)
+    opened = open_store(named)
     rows = sorted(opened.rows_by_path().items())
     for number, begin in enumerate(range(0, 40, 10)):
-        named = [row.image.hash for _, row in rows[begin : begin + 5]]
-        opened.append(name_thing(f"thing-{number:04x}", f"name {number}", named))
+        hashes = [row.image.hash for _, row in rows[begin : begin + 5]]
+        opened.append(name_thing(f"thing-{number:04x}", f"name {number}", hashes))
     opened.close()
-    journal, before = journal_of(bare), rows_of(bare)
-    shutil.copytree(bare, tmp_path / "unbroken")
-    seconds = whole("learn", tmp_path / "unbroken", "--out", tmp_path / "whole", *arguments)
-    expected = safetensors.torch.load_file(tmp_path / "whole" / "run" / "model.safetensors")
-    rows_expected = rows_of(tmp_path / "whole" / "store")
+    journal, before = journal_of(named), rows_of(named)
+    shutil.copytree(named, tmp_path / "unbroken")
+    seconds = whole("learn", tmp_path / "unbroken", *arguments)
+    expected, learned = rows_of(tmp_path / "unbroken"), tmp_path / "unbroken" / "models" / "2"
+    weights = safetensors.torch.load_file(learned / "run" / "model.safetensors")
     dice, hit = random.Random(8), 0
     for number in range(0, kills, 2):
-        store, out = tmp_path / f"s{number}", tmp_path / f"out-{number}"
-        shutil.copytree(bare, store)
-        at_work = True
+        store = tmp_path / f"s{number}"
+        shutil.copytree(named, store)
         for _ in range(min(2, kills - number)):
-            if at_work:
-                moment = dice.uniform(0.05, 0.8) * seconds
-                at_work = kill_at(moment, "learn", store, "--out", out, *arguments)
-                hit += at_work
+            if read_models(store).current == 1:
+                hit += kill_at(dice.uniform(0.05, 0.8) * seconds, "learn", store, *arguments)
             assert journal_of(store) == journal
-            assert same(rows_of(store), before)
-        if at_work:
-            whole("learn", store, "--out", out, *arguments)
-        found = safetensors.torch.load_file(out / "run" / "model.safetensors")
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
-        assert same(rows_of(out / "store"), rows_expected)
-        assert journal_of(out / "store") == journal
-        assert not list(out.rglob("*.part"))
-        for line in (out / "run" / "metrics.jsonl").read_text().splitlines():
+            assert same(rows_of(store / "models" / "1"), before)
+        if read_models(store).current == 1:
+            whole("learn", store, *arguments)
+        run = store / "models" / "2" / "run"
+        found = safetensors.torch.load_file(run / "model.safetensors")
+        assert all(torch.equal(found[key], weights[key]) for key in weights)
+        assert same(rows_of(store), expected)
+        assert journal_of(store) == journal
+        assert not list(store.rglob("*.part"))
+        for line in (run / "metrics.jsonl").read_text().splitlines():
             json.loads(line)
     note(
         f"kill -9 x {kills} ({hit} at work): learn",

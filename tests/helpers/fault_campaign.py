@@ -23,7 +23,7 @@ def _code() -> str:
 
 @dataclass
 class Campaign:
-    """One command with every fault, or with some of them."""
+    """One command, of which each call fails once, or some of them."""
 
     name: str
     process: FaultyProcess
@@ -36,15 +36,12 @@ class Campaign:
     found: dict[str, tuple[int, str]] = field(default_factory=dict)  # exit status and what is wrong, by fault
 
     def run(self, most: int | None) -> str:
-        """Inject every fault, or `most` of them by chance; gives the result in a line."""
+        """Let every call fail with one of its errors, or `most` calls by chance; gives the result in a line."""
         file = self._file(most)
-        # Every call with one error first, then every call with another one.
         faults = [
-            Fault(kind, number, ERRORS[kind][(number + turn) % len(ERRORS[kind])])
-            for turn in range(max(map(len, ERRORS.values())))
+            Fault(kind, number, ERRORS[kind][number % len(ERRORS[kind])])
             for kind in KINDS
             for number in range(1, self.calls[kind] + 1)
-            if turn < len(ERRORS[kind])
         ]
         if most is not None and most < len(faults):
             faults = random.Random(0).sample(faults, most)

@@ -8,20 +8,22 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #undef mmap
 enum { WRITE, FSYNC, OPEN, RENAME, UNLINK, MMAP, TRUNCATE, READ, MKDIR, KINDS };
 
 static char folder[PATH_MAX];
-static int kind = -1, error, lasting;
+static int kind = -1, error;
 static long calls[KINDS], target;
 
-void faults_set(int of, long number, int code, int more, const char *below) {
+void faults_set(int of, long number, int code, const char *below) {
     strncpy(folder, below, sizeof folder - 1);
-    error = code, lasting = more, target = number;
+    error = code, target = number;
     memset(calls, 0, sizeof calls);
     kind = of;
 }
@@ -39,12 +41,12 @@ static int of_file(int file) {
     return below(path);
 }
 
-// Whether this call fails. Without a target, the calls of all kinds are counted.
+// Whether this call fails. Without a target, the calls of all kinds are counted. A full disk stays full.
 #define COUNTS(of) (kind == of || (kind >= 0 && !target))
 static int fails(int of, int is_below) {
     if (!is_below) return 0;
     long number = __atomic_add_fetch(&calls[of], 1, __ATOMIC_SEQ_CST);
-    if (!target || (lasting ? number < target : number != target)) return 0;
+    if (!target || number < target || (number > target && error != ENOSPC)) return 0;
     errno = error;
     return 1;
 }
@@ -70,6 +72,9 @@ size_t fwrite(const void *from, size_t size, size_t count, FILE *stream) {
     return real(from, size, count, stream);
 }
 
+FILE_CALL(ssize_t, writev, WRITE, file, (int file, const struct iovec *from, int count), (file, from, count))
+FILE_CALL(ssize_t, sendfile, WRITE, file, (int file, int from, off_t *at, size_t size), (file, from, at, size))
+FILE_CALL(ssize_t, sendfile64, WRITE, file, (int file, int from, off64_t *at, size_t size), (file, from, at, size))
 FILE_CALL(int, fsync, FSYNC, file, (int file), (file))
 FILE_CALL(int, fdatasync, FSYNC, file, (int file), (file))
 FILE_CALL(int, ftruncate, TRUNCATE, file, (int file, off_t size), (file, size))
@@ -91,7 +96,7 @@ int posix_fallocate(int file, off_t at, off_t size) {
 #define MAP_CALL(name, offset) \
     void *name(void *near, size_t size, int access, int flags, int file, offset at) { \
         REAL(name); \
-        if (kind == MMAP && file >= 0 && fails(MMAP, of_file(file))) return MAP_FAILED; \
+        if (file >= 0 && COUNTS(MMAP) && fails(MMAP, of_file(file))) return MAP_FAILED; \
         return real(near, size, access, flags, file, at); }
 MAP_CALL(mmap, off_t)
 MAP_CALL(mmap64, off64_t)

@@ -35,32 +35,22 @@ ERRORS = {
     "mkdir": (errno.ENOSPC, errno.EACCES),
 }
 _TIMEOUT = 120.0  # seconds of a command
-# What a person does on the page, and the last entry of the journal that it writes.
-ACTS = {
-    "answer": "answer",
-    "skip": "skip",
-    "judge": "judge",
-    "name": "name",
-    "remove": "remove",
-    "merge": "merge",
-    "hide": "hide",
-    "undo": "undo",
-}
+# What a person does on the page; the last entry of the journal that it writes has the same name.
+ACTS = ("answer", "skip", "judge", "name", "remove", "merge", "hide", "undo")
 _PRELOADED = ("insclr.cli.training", "insclr.jobs.train", "insclr.retrieval.index", "insclr.feedback.names")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The `number`-th call of a kind fails with an error; 0: none, the calls are counted."""
+    """The `number`-th call of a kind fails, and all after it where the disk is full; 0: none, all are counted."""
 
     kind: str = "write"
     number: int = 0
     error: int = errno.EIO
-    lasting: bool = False  # and all calls of the kind after it
 
     def __str__(self) -> str:
         name = errno.errorcode.get(self.error, "short") if self.error else "short"
-        return f"{self.kind} {self.number}{'-' if self.lasting else ''} {name}"
+        return f"{self.kind} {self.number} {name}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class FaultyProcess:
         """Run a command; only calls on files below the folder count."""
         job = {
             "folder": str(folder),
-            "fault": [KINDS.index(fault.kind), fault.number, fault.error, int(fault.lasting)],
+            "fault": [KINDS.index(fault.kind), fault.number, fault.error],
             "arguments": [str(one) for one in arguments],
         }
         assert self._process.stdin is not None
@@ -216,7 +206,7 @@ def _run(shim: ctypes.CDLL, job: dict, log: Path, count: Path) -> None:
         traceback.print_exc()
     finally:
         calls = {kind: shim.faults_calls(number) for number, kind in enumerate(KINDS)}
-        shim.faults_set(-1, 0, 0, 0, b"/nowhere")
+        shim.faults_set(-1, 0, 0, b"/nowhere")
         count.write_text(json.dumps(calls))
         if not job["fault"][1]:
             log.with_name("modules").write_text("\n".join(sys.modules))
@@ -229,6 +219,6 @@ if __name__ == "__main__":
     for name in _PRELOADED:
         importlib.import_module(name)
     library = ctypes.CDLL(sys.argv[1])
-    library.faults_set.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_char_p]
+    library.faults_set.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_char_p]
     library.faults_calls.restype = ctypes.c_long
     _serve(library, Path(sys.argv[2]))
