@@ -1,4 +1,4 @@
-"""A store that is copied while it is written, and a server with little memory."""
+"""A store that is copied while it is written; commands and a server with little memory."""
 
 import multiprocessing
 import os
@@ -68,22 +68,71 @@ def test_a_store_that_is_copied_while_it_is_written(tmp_path: Path, soak: bool, 
     note(f"a store copied {copies} times while it is written", f"{copies} whole", "all whole")
 
 
-@pytest.mark.parametrize("limit", [2_500_000_000, 1_500_000_000, 900_000_000])
-def test_a_server_with_little_memory(limit: int, tmp_path: Path, note: Note) -> None:
-    """It answers, puts off with 503, or ends with 2 and a sentence; never a traceback."""
-    (tmp_path / "photos").mkdir()
+INSCLR = [sys.executable, "-m", "insclr"]
+LIMITS = [2_500_000_000, 1_500_000_000, 900_000_000]
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six photos, and a store of them."""
+    folder = tmp_path_factory.mktemp("limits")
+    (folder / "photos").mkdir()
     for number in range(6):
-        Image.effect_noise((96, 96), 30 + 20 * number).save(tmp_path / "photos" / f"{number}.png")
-    insclr = [sys.executable, "-m", "insclr"]
-    subprocess.run([*insclr, "index", MODEL, tmp_path / "photos", "--store", tmp_path / "s"], check=True)
-    port, log = free_port(), tmp_path / "log"
+        Image.effect_noise((96, 96), 30 + 20 * number).save(folder / "photos" / f"{number}.png")
+    subprocess.run([*INSCLR, "index", MODEL, folder / "photos", "--store", folder / "s"], check=True)
+    return folder
+
+
+def start_with(limit: int, log: Path, *arguments: str | Path) -> "subprocess.Popen[bytes]":
+    """A command that may map so many bytes."""
     with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [*insclr, "serve", tmp_path / "s", "--port", str(port)],
+        return subprocess.Popen(
+            [*INSCLR, *arguments],
             stderr=stderr,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
         )
+
+
+def require_sentence(status: int, said: str) -> None:
+    assert status == 2, said
+    assert sum(line.startswith("insclr: ") for line in said.splitlines()) == 1, said
+
+
+@pytest.mark.parametrize("limit", [*LIMITS, 600_000_000, 300_000_000])
+@pytest.mark.parametrize("command", ["index", "search", "embed"])
+def test_a_command_with_little_memory(
+    command: str, limit: int, indexed: Path, tmp_path: Path, note: Note
+) -> None:
+    """It ends with 0, or with 2 and a sentence, soon; what a success wrote is whole."""
+    photos, store = indexed / "photos", tmp_path / "s"
+    arguments = {
+        "index": ("index", MODEL, photos, "--store", store),
+        "search": ("search", indexed / "s", photos / "0.png"),
+        "embed": ("embed", MODEL, photos, "--out", tmp_path / "d.npz"),
+    }[command]
+    process = start_with(limit, tmp_path / "log", *arguments)
+    try:
+        status = process.wait(120)
+    finally:
+        process.kill()
+        process.wait()
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said, said
+    if status:
+        require_sentence(status, said)
+    elif command == "index":
+        opened = LocalStore(store)
+        assert opened.count() == 6
+        opened.close()
+    note(f"{command} under ulimit -v of {limit / 1e9:g} GB", f"exit {status}", "0, or 2 and one sentence")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_server_with_little_memory(limit: int, indexed: Path, tmp_path: Path, note: Note) -> None:
+    """It answers, puts off with 503, or ends with 2 and a sentence; never a traceback."""
+    port, log = free_port(), tmp_path / "log"
+    process = start_with(limit, log, "serve", indexed / "s", "--port", str(port))
     statuses: list[int] = []
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -110,8 +159,7 @@ def test_a_server_with_little_memory(limit: int, tmp_path: Path, note: Note) -> 
     assert "Traceback" not in said, said
     assert set(statuses) <= {200, 503}, said
     if not statuses:
-        assert status == 2, said
-        assert sum(line.startswith("insclr: ") for line in said.splitlines()) == 1, said
+        require_sentence(status, said)
     note(
         f"serve under ulimit -v of {limit / 1e9:g} GB: 3 uploads, 1 search by row",
         f"answers {statuses}" if statuses else "one sentence, exit 2",

@@ -73,6 +73,7 @@ _MEMORY_ERROR = re.compile(
     "failed to map segment|[Cc]annot allocate memory|can't start new thread|bad_alloc|not enough memory"
     "|Unable to allocate|can't allocate|[Oo]ut of memory"
 )
+_LEAST_MEMORY = 400_000_000  # bytes of address space; with less, libraries crash while they are loaded
 _LAST_SECONDS = 9  # after which a signal ends even a process that hangs
 _describe_kept: Callable[[], str] = str  # what to print when stopped; a command sets it
 
@@ -167,6 +168,7 @@ def main() -> None:
     try:
         if not hasattr(os, "fork"):
             raise UserError(WHERE_IT_RUNS)
+        _require_memory()
         with _raise_on_signals():
             _require_text(sys.argv)
             app()
@@ -191,6 +193,14 @@ def _report_thread(failed: threading.ExceptHookArgs) -> None:
         logging.getLogger(__name__).warning("%s", failed.exc_value)
     else:
         threading.__excepthook__(failed)
+
+
+def _require_memory() -> None:
+    import resource  # not on Windows
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_MEMORY:
+        raise MemoryError
 
 
 def _require_text(arguments: list[str]) -> None:

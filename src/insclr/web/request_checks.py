@@ -5,7 +5,6 @@ import collections
 import logging
 import resource
 import secrets
-import socket
 import time
 from typing import Any
 
@@ -54,9 +53,6 @@ def make_protocol(settings: ServeOptions, connections: int, per_address: int) ->
             if (full_address or len(self.connections) > connections) and not self._close_idle(full_address):
                 transport.abort()
                 return
-            # Else a short answer on a kept connection waits 40 ms for the client's acknowledgement. asyncio sets
-            # this only for sockets that were made with the protocol's number.
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._start()
 
         def _close_idle(self, own_address: bool) -> bool:
