@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -36,6 +37,7 @@ ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mti
 """
 # SQLite maps the index of its log, which fails under a limit of memory.
 _NO_MEMORY = (sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP)
+_INDEX_BYTES = 32_768
 
 
 class DamagedFile(UserError):
@@ -143,7 +145,9 @@ def explain_errors(file: Path) -> Iterator[None]:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code == sqlite3.SQLITE_NOMEM or getattr(error, "sqlite_errorcode", None) in _NO_MEMORY:
             raise MemoryError(f"{file}: out of memory") from error
-        if code == sqlite3.SQLITE_FULL:
+        # The index of SQLite's log is a mapped file: where it finds no space, that is an error of the disk.
+        is_full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(file.parent).free < _INDEX_BYTES
+        if code == sqlite3.SQLITE_FULL or is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             raise OSError(errno.EROFS, f"cannot be written ({error})", str(file)) from error
