@@ -5,13 +5,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from insclr.errors import UserError
 from insclr.files import read_bytes
 from insclr.model.stored import StoredModel
-from insclr.recipe import NetworkRecipe, Recipe, to_toml
+from insclr.recipe import NetworkRecipe, to_toml
 from insclr.recipe.backbone_names import EMBEDDED
 
 _LIMIT = 20_000_000  # bytes of a results file
@@ -142,17 +143,6 @@ def _timm_config(backbone: str) -> Any:
 
 _TASK = "image-feature-extraction"
 _TAGS = ("insclr", "image-retrieval", "instance-retrieval", "self-supervised-learning")
-_USE = """\
-For finding photos of the same particular thing (this building, this product, this animal) in collections like the
-one below: search, groups, near-duplicates. Not for telling categories apart, and not for recognising people.
-
-- Things unlike those that it was trained on are described as the backbone describes them, or little better.
-- A similarity is not a probability: `insclr calibrate` makes it one on the collection at hand.
-- The backbone learned from images of the web, with what they show too often and too rarely.
-- Nobody has looked for unfair differences between kinds of things or places. Do not decide about people by it."""
-_CITATION = """\
-The method: Zelu Deng, Yujie Zhong, Sheng Guo, Weilin Huang, *InsCLR: Improving Instance Retrieval with
-Self-Supervision*, AAAI 2022."""
 
 
 def training_sentence(stored: StoredModel, images: int | None = None, left_out: int = 0) -> str:
@@ -184,22 +174,29 @@ def model_card(
     `data` is the sentence about what it was trained on, `license` that of the model; empty = that of the weights it
     started from.
     """
+    import jinja2
+
     license = license or origin.license
-    licence = f"This model: {license}." if license else "Its licence was not stated by whoever shared it."
-    parts = [
-        _front_matter(repo, origin, results, license),
-        f"# {repo.partition('/')[2]}\n\n{_summary(stored.recipe, stored)}",
-        "## Use\n\n```console\n"
-        f"$ pip install insclr\n$ insclr pull {repo} --out model.safetensors\n"
-        "$ insclr index model.safetensors PHOTOS --store STORE\n$ insclr serve STORE\n```",
-        f"## Intended use and limits\n\n{_USE}",
-        f"## Training data\n\n{data}",
-        f"## Results\n\n{_results(results)}",
-        f"## Licence\n\n{licence} It holds, in changed form: {origin.about}",
-        f"## Recipe\n\n```toml\n{to_toml(stored.recipe)}```",
-        f"## Citation\n\n{_CITATION}",
-    ]
-    return "\n\n".join(parts) + "\n"
+    template = resources.files("insclr.sharing").joinpath("templates/card.md").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["cell"] = _cell
+    return environment.from_string(template).render(
+        front=_front_matter(repo, origin, results, license),
+        repo=repo,
+        stored=stored,
+        recipe=stored.recipe,
+        network=stored.recipe.network,
+        images=stored.recipe.descriptor,
+        length=stored.weights["fc.weight"].shape[0] if "fc.weight" in stored.weights else 0,
+        data=data,
+        results=results,
+        names=list(dict.fromkeys(name for result in results for name in result.figures)),
+        license=license,
+        origin=origin,
+        toml=to_toml(stored.recipe),
+    )
 
 
 def _front_matter(repo: str, origin: Origin, results: Sequence[Result], license: str) -> str:
@@ -228,53 +225,7 @@ def _front_matter(repo: str, origin: Origin, results: Sequence[Result], license:
         model_name=repo.partition("/")[2] if measured else None,
         eval_results=measured or None,
     )
-    return f"---\n{data.to_yaml()}\n---"
-
-
-def _summary(recipe: Recipe, stored: StoredModel) -> str:
-    network, images = recipe.network, recipe.descriptor
-    length = stored.weights["fc.weight"].shape[0] if "fc.weight" in stored.weights else 0
-    pooling = f"{network.pooling}, p = {network.gem_p:g}" if network.pooling == "gem" else network.pooling
-    methods = ", ".join(dict.fromkeys(each.method.name for each in recipe.rounds))
-    rows = [
-        ("backbone", network.backbone),
-        ("pooling", pooling),
-        (
-            "descriptor",
-            f"unit vector of {length or 'as many'} numbers{'' if length else ' as the backbone has features'}",
-        ),
-        (
-            "images",
-            f"{images.size} pixels, {images.fit}; scales {', '.join(f'{s:g}' for s in images.scales)}",
-        ),
-        ("recipe", f"{recipe.name}{f': {recipe.about}' if recipe.about else ''}"),
-        ("method", f"{methods}; {len(recipe.rounds)} rounds"),
-        ("digest", f"`{stored.digest}`"),
-    ]
-    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in rows)])
-    return (
-        "A network that describes a photo by a unit vector: photos of the same particular thing have a high inner "
-        f"product. Made with insclr.\n\n{table}\n\nThe digest is over the weights and the recipe; `insclr pull` "
-        "refuses a file that does not have its own."
-    )
-
-
-def _results(results: Sequence[Result]) -> str:
-    if not results:
-        return "Not measured, or not told."
-    names = list(dict.fromkeys(name for result in results for name in result.figures))
-    lines = [
-        " | ".join(["| measured on", *(_metric_title(name) for name in names)]) + " |",
-        "|---" * (len(names) + 1) + "|",
-    ]
-    for result in results:
-        figures = [f"{result.figures[name]:.1f}" if name in result.figures else "" for name in names]
-        lines.append(" | ".join([f"| {_cell(result.measured_on)}", *figures]) + " |")
-    return "In percent.\n\n" + "\n".join(lines)
-
-
-def _metric_title(name: str) -> str:
-    return name.replace("map", "mAP").replace("mp", "mP").replace("r@", "R@")
+    return str(data.to_yaml())
 
 
 def _cell(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from insclr.errors import UserError
@@ -111,39 +111,33 @@ def _sentence(error: BaseException, repo: str) -> str:
     """What to do about an error of the hub; empty for one that is not known here."""
     from huggingface_hub import errors
 
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set: unset it to reach the hub."
-    if isinstance(error, errors.GatedRepoError):
-        return f"{repo} wants its terms accepted: do so on its page, with the account of your token."
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"There is no model repository {repo}, or it is private: check the name; {_LOG_IN} if it is yours."
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{repo} has no such revision: give a branch, a tag or a commit of it."
+    known = {
+        errors.OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: unset it to reach the hub.",
+        errors.GatedRepoError: f"{repo} wants its terms accepted: do so on its page, with the account of your token.",
+        errors.RepositoryNotFoundError: f"There is no model repository {repo}, or it is private: check the name; "
+        f"{_LOG_IN} if it is yours.",
+        errors.RevisionNotFoundError: f"{repo} has no such revision: give a branch, a tag or a commit of it.",
+    }
+    for kind, sentence in known.items():
+        if isinstance(error, kind):
+            return sentence
     if isinstance(error, errors.HfHubHTTPError):
-        return _status_sentence(error.response.status_code, repo, error)
+        status = error.response.status_code
+        if status == 401:
+            return f"The hub does not accept the token: {_LOG_IN} with a new one."
+        if status == 403:
+            return (
+                f"This token may not write to {repo}: use one with write access to {repo.partition('/')[0]}."
+            )
+        if status == 429 or status >= 500:
+            return f"The hub is busy or broken (status {status}): try again later."
+        return f"The hub refused ({status}): {error.server_message or 'no reason given'}"
     if "Consistency check failed" in str(error):
         return "The download was cut short: try again."
-    if _is_connection(error):
-        return (
-            f"The hub cannot be reached ({type(error).__name__}): is there a network? A model file can also be "
-            "copied by hand."
-        )
+    names = {kind.__name__ for kind in type(error).__mro__}  # of whichever HTTP library
+    if names & {"TransportError", "ConnectionError", "Timeout", "TimeoutError"}:
+        return "The hub cannot be reached: is there a network? A model file can also be copied by hand."
     return ""
-
-
-def _status_sentence(status: int, repo: str, error: Any) -> str:
-    if status == 401:
-        return f"The hub does not accept the token: {_LOG_IN} with a new one."
-    if status == 403:
-        return f"This token may not write to {repo}: use one with write access to {repo.partition('/')[0]}."
-    if status == 429 or status >= 500:
-        return f"The hub is busy or broken (status {status}): try again later."
-    return f"The hub refused ({status}): {error.server_message or 'no reason given'}"
-
-
-def _is_connection(error: BaseException) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"TransportError", "ConnectionError", "Timeout", "TimeoutError"})
 
 
 def pull(repo: str, out: str | Path, *, revision: str = "") -> "Model":
