@@ -7,7 +7,7 @@ that finds everything in place puts it together. Under torchrun the first rank w
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from insclr.errors import UserError
@@ -38,6 +38,16 @@ class Shard:
         """Which of `count` images are this shard's, or those of shard `number`."""
         number = number or self.number
         return range(count * (number - 1) // self.of, count * number // self.of)
+
+    def batches(self, count: int, size: int, number: int | None = None) -> Iterator[range]:
+        """The images of this shard, or of shard `number`, at most `size` at a time."""
+        share = self.share(count, number)
+        return (range(at, min(at + size, share.stop)) for at in range(share.start, share.stop, size))
+
+    @property
+    def numbers(self) -> range:
+        """Of all shards."""
+        return range(1, self.of + 1)
 
     @property
     def merges(self) -> bool:

@@ -81,7 +81,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     model: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descriptor_parts, "IMAGES_PER_PART", 2)
-    out, real, calls = tmp_path / "vectors.npz", descriptor_parts.describe_images, []  # type: ignore[attr-defined]
+    out, real, calls = tmp_path / "vectors.npz", descriptor_parts.describe_files, []  # type: ignore[attr-defined]
 
     def dies_at_the_second_chunk(*arguments: object, **options: object) -> object:
         calls.append(1)
@@ -89,7 +89,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         return real(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(descriptor_parts, "describe_images", dies_at_the_second_chunk)
+    monkeypatch.setattr(descriptor_parts, "describe_files", dies_at_the_second_chunk)
     with pytest.raises(KeyboardInterrupt):
         describe_to_file(model, list_images(photos), out, _SETTINGS)
     assert not out.exists()

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import insclr
-from insclr.data.images import list_images
+from insclr.arrays import no_regions
+from insclr.data.images import ImageList, list_images
 from insclr.describe import descriptor_parts
 from insclr.describe.descriptor_parts import DescriptorParts
+from insclr.describe.pipeline import Described
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing, UserError
 from insclr.shards import Shard
@@ -17,6 +19,11 @@ from insclr.shards import Shard
 @pytest.fixture(scope="module")
 def model() -> OpenedModel:
     return insclr.load("pretrained:efficientnet_lite0", size=32)
+
+
+def _ones(model: OpenedModel, count: int) -> Described:
+    dim = model.engine.dim
+    return Described(np.ones((count, dim), np.float32), [""] * count, [no_regions(dim)] * count)
 
 
 def test_the_last_shard_measures_what_one_process_measures(
@@ -44,14 +51,14 @@ def test_a_shard_that_died_describes_only_what_is_missing(
     monkeypatch.setattr(descriptor_parts, "IMAGES_PER_PART", 5)
     described: list[int] = []
 
-    def dying(_: object, some: object, *__: object, **___: object) -> np.ndarray:
+    def dying(_: object, some: ImageList, *__: object, **___: object) -> Described:
         if len(described) == 3:
             described.append(0)
             raise KeyboardInterrupt
-        described.append(len(some))  # type: ignore[arg-type]
-        return np.ones((len(some), model.engine.dim), np.float32)  # type: ignore[arg-type]
+        described.append(len(some))
+        return _ones(model, len(some))
 
-    monkeypatch.setattr(descriptor_parts, "describe_images", dying)
+    monkeypatch.setattr(descriptor_parts, "describe_files", dying)
     lists = [(images, None)]
     first = DescriptorParts(model, tmp_path / "parts", Shard(1, 2))
     with pytest.raises(KeyboardInterrupt):
@@ -71,8 +78,8 @@ def test_a_changed_image_or_box_is_described_again(
     images = list_images(small_collection).subset([0, 1])
     monkeypatch.setattr(
         descriptor_parts,
-        "describe_images",
-        lambda _, some, *__, **___: np.ones((len(some), model.engine.dim), np.float32),
+        "describe_files",
+        lambda _, some, *__, **___: _ones(model, len(some)),
     )
     for boxes in (None, [(0, 0, 9, 9), None], [(0, 0, 8, 8), None], [(0, 0, 8, 8), None]):
         DescriptorParts(model, tmp_path / "parts", Shard())(images, boxes)

@@ -18,7 +18,6 @@ from insclr.describe.descriptor_file import describe_to_file, read_descriptors
 from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.retrieval.index import index_images
-from insclr.retrieval.index_shards import index_shard
 from insclr.shards import Shard, shard_of
 from insclr.store import Store, open_store
 
@@ -78,19 +77,18 @@ class Rows:
 
 def index(images: ImageList, store: Path | str, shard: Shard, **options: Any) -> HistogramDescriber:
     describer = HistogramDescriber()
-    index_shard(describer, images, store, shard, **options)
+    index_images(describer, images, store, shard=shard, **options)
     return describer
 
 
 def test_shards_of_a_folder_make_the_store_that_one_process_makes(images: Path, tmp_path: Path) -> None:
     listed = list_images(images)
-    index_images(HistogramDescriber(), listed, tmp_path / "one")
+    index_images(HistogramDescriber(), listed, tmp_path / "one", batch=4)
     described = []
     for shard in (Shard(3, 3), Shard(1, 3), Shard(2, 3)):
         assert not (tmp_path / "many").exists()
-        described += index(listed, tmp_path / "many", shard).described
-    # The file that is no picture is tried once more by the shard that writes the store.
-    assert sorted(described) == sorted([*listed.paths, "2/9.png"])
+        described += index(listed, tmp_path / "many", shard, batch=4).described
+    assert sorted(described) == sorted(listed.paths)
     assert Rows.of(open_store(tmp_path / "many")) == Rows.of(open_store(tmp_path / "one"))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["images", "many", "one"]
 
@@ -103,9 +101,10 @@ def test_shards_bring_a_store_up_to_date(images: Path, tmp_path: Path) -> None:
     (images / "4" / "4.png").unlink()
     (images / "3" / "0.png").rename(images / "3" / "moved.png")
     listed = list_images(images)
-    index_images(HistogramDescriber(), listed, tmp_path / "one", prune=True)
+    index_images(HistogramDescriber(), listed, tmp_path / "one", prune=True, batch=4)
     reports = [
-        index_shard(HistogramDescriber(), listed, tmp_path / "many", shard, prune=True) for shard in shards(2)
+        index_images(HistogramDescriber(), listed, tmp_path / "many", shard=shard, prune=True, batch=4)
+        for shard in shards(2)
     ]
     assert "2/2" in reports[0].waits_for
     assert not reports[1].waits_for
@@ -130,11 +129,11 @@ def test_a_shard_that_died_goes_on_where_it_was(
     store = str(tmp_path / "s") if kind == "local" else request.getfixturevalue("lite_uri")
     dying = _Dies()
     with pytest.raises(KeyboardInterrupt):
-        index_shard(dying, listed, store, Shard(1, 2), batch=4)
+        index_images(dying, listed, store, shard=Shard(1, 2), batch=4)
     again = HistogramDescriber()
-    index_shard(again, listed, store, Shard(1, 2), batch=4)
-    assert dying.described + again.described == list(listed.paths[:13])
-    index_shard(HistogramDescriber(), listed, store, Shard(2, 2), batch=4)
+    index_images(again, listed, store, shard=Shard(1, 2), batch=4)
+    assert dying.described + again.described == list(listed.paths[:12])
+    index_images(HistogramDescriber(), listed, store, shard=Shard(2, 2), batch=4)
     index_images(HistogramDescriber(), listed, tmp_path / "one")
     found, one = open_store(store).rows_by_path(), open_store(tmp_path / "one").rows_by_path()
     assert {path: row.image for path, row in found.items()} == {path: row.image for path, row in one.items()}
@@ -146,9 +145,10 @@ def test_shards_write_a_cluster_at_once(images: Path, tmp_path: Path, milvus_uri
         "import sys; sys.path[:0] = [sys.argv[1]]\n"
         "from helpers.histogram_describer import HistogramDescriber\n"
         "from insclr.data.images import list_images\n"
-        "from insclr.retrieval.index_shards import index_shard\n"
+        "from insclr.retrieval.index import index_images\n"
         "from insclr.shards import shard_of\n"
-        "index_shard(HistogramDescriber(), list_images(sys.argv[2]), sys.argv[3], shard_of(sys.argv[4]), batch=3)\n"
+        "shard = shard_of(sys.argv[4])\n"
+        "index_images(HistogramDescriber(), list_images(sys.argv[2]), sys.argv[3], shard=shard, batch=3)\n"
     )
     listing = tmp_path / "list.csv"
     paths = list_images(images).paths
@@ -169,11 +169,13 @@ def test_shards_write_a_cluster_at_once(images: Path, tmp_path: Path, milvus_uri
 
 
 def test_shards_of_another_model_or_list_are_not_mixed(images: Path, tmp_path: Path) -> None:
-    index(list_images(images), tmp_path / "s", Shard(1, 2))
+    index(list_images(images), tmp_path / "s", Shard(1, 2), batch=4)
     draw(images / "0" / "00.png", 30, 0)  # both shares have moved by now
-    report = index_shard(HistogramDescriber(), list_images(images), tmp_path / "s", Shard(2, 2))
+    report = index_images(
+        HistogramDescriber(), list_images(images), tmp_path / "s", shard=Shard(2, 2), batch=4
+    )
     assert "when these are done too: 1/2." in report.waits_for
-    index(list_images(images), tmp_path / "s", Shard(1, 2))
+    index(list_images(images), tmp_path / "s", Shard(1, 2), batch=4)
     assert open_store(tmp_path / "s").count() == 26
     with pytest.raises(UserError, match="leave --shard out"):
         index(list_images(images), tmp_path / "s", Shard(1, 2), verify=True)

@@ -15,8 +15,7 @@ from insclr.errors import UserError
 from insclr.feedback.feedback import read_known
 from insclr.model.stored import with_weights
 from insclr.options import IndexOptions, SearchOptions, show_options
-from insclr.retrieval.index import IndexReport
-from insclr.retrieval.index_shards import index_shard
+from insclr.retrieval.index import IndexReport, index_images
 from insclr.retrieval.query import image_query
 from insclr.retrieval.search import Match, open_for_search
 from insclr.retrieval.search import search as search_store
@@ -60,7 +59,7 @@ def index(
     loaded = load(model, weights=given.weights, device=given.device, engine=given.engine)
     name = with_weights(model, given.weights) if isinstance(model, str | Path) else loaded.source
     describer = Describer(name, loaded, size=given.size)
-    return index_shard(describer, listed, store, shard, given)
+    return index_images(describer, listed, store, given, shard=shard)
 
 
 @show_options

@@ -1,19 +1,21 @@
-"""Compute descriptors in parts: an interrupted run loses one part, and several processes can share the work."""
+"""Describe images in parts: an interrupted run loses one part, and several processes can share the work."""
 
 import hashlib
 import json
 import logging
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from insclr.arrays import Descriptors
+from insclr.arrays import Descriptors, Regions
 from insclr.data.decode import Box
 from insclr.data.images import ImageList, Skipped
-from insclr.describe.pipeline import describe_images
+from insclr.describe.pipeline import Described, Request, describe_files
 from insclr.engine.opened import OpenedModel
 from insclr.errors import OtherShardsMissing
 from insclr.files import whole_file
@@ -27,11 +29,73 @@ Lists = Sequence[tuple[ImageList, Boxes]]
 _WHOLE = Shard()
 
 
+@dataclass(frozen=True)
+class KeptParts:
+    """Described images, a file a part, named by a digest of the images and of what described them (`made_by`).
+
+    So a part is made once, whichever process or later run needs it.
+    """
+
+    folder: Path
+    made_by: str
+
+    def file(self, images: ImageList, boxes: Boxes = None) -> Path:
+        """The file of a part of these images, as they are now."""
+        digest = hashlib.sha256(self.made_by.encode())
+        for i in range(len(images)):
+            digest.update(repr((images.paths[i], images.stamp(i), boxes and boxes[i])).encode())
+        return self.folder / f"{digest.hexdigest()[:32]}.npz"
+
+    def describe(
+        self,
+        images: ImageList,
+        boxes: Boxes,
+        make: Callable[[], Described],
+        known: Callable[[str], bool] = lambda _: False,
+    ) -> Described:
+        """The part of these images, as it was kept, or made and kept now.
+
+        A kept part is made again where it lacks the descriptor of an image whose content is not `known`.
+        """
+        file = self.file(images, boxes)
+        try:
+            if file.exists():
+                found = _read(file)
+                lacking = np.flatnonzero(~found.descriptors.any(1)).tolist()
+                if all(row in found.reasons or known(found.hashes[row]) for row in lacking):
+                    return found
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            _log.warning("%s cannot be read (%s): its images are described again", file, error)
+        found = make()
+        about = {"hashes": found.hashes, "reasons": found.reasons, "camera": found.camera}
+        counts = [len(one.boxes) for one in found.regions]
+        boxes_of, vectors = (np.concatenate(parts) for parts in zip(*found.regions, strict=True))
+        with whole_file(file) as scratch, scratch.open("wb") as opened:
+            np.savez(
+                opened,
+                about=json.dumps(about),
+                descriptors=found.descriptors,
+                counts=counts,
+                boxes=boxes_of,
+                vectors=vectors,
+            )
+        return found
+
+
+def _read(file: Path) -> Described:
+    with np.load(file, allow_pickle=False) as kept:
+        about, ends = json.loads(str(kept["about"])), kept["counts"].cumsum()[:-1]
+        regions = map(Regions, np.split(kept["boxes"], ends), np.split(kept["vectors"], ends))
+        reasons, camera = (
+            {int(row): one for row, one in about[name].items()} for name in ("reasons", "camera")
+        )
+        return Described(kept["descriptors"], about["hashes"], list(regions), reasons, camera)
+
+
 class DescriptorParts:
     """A model's descriptors of images, part by part; a row of zeros where an image is unreadable.
 
-    With a folder each part is kept there under a digest of all that it depends on, so that it is made once, whichever
-    process or later run needs it. `skipped` has the unreadable images of the parts that were read.
+    With a folder each part is kept there. `skipped` has the unreadable images of the parts that were read.
     """
 
     def __init__(
@@ -41,30 +105,32 @@ class DescriptorParts:
         shard: Shard = _WHOLE,
         settings: DescriptorRecipe | None = None,
     ) -> None:
-        self._model, self._folder, self._shard = model, folder, shard
+        self._model, self._shard = model, shard
         self.settings = settings or model.descriptor
+        self._kept = (
+            KeptParts(folder, f"{model.fingerprint} {self.settings.model_dump()}") if folder else None
+        )
         self.skipped = Skipped()
         self.described = 0  # readable images that were not in the folder
 
     def __call__(self, images: ImageList, boxes: Boxes) -> Descriptors:
         """All descriptors (images, dim) in one array; parts that are not there are made now."""
-        if self._folder is None:
-            return describe_images(self._model, images, self.settings, boxes=boxes, skipped=self.skipped)
+        if self._kept is None:
+            return self._note(images, self._make(images, boxes))
         return np.concatenate(
             [np.zeros((0, self._model.engine.dim), np.float32), *self.blocks(images, boxes)]
         )
 
     def blocks(self, images: ImageList, boxes: Boxes = None) -> Iterator[Descriptors]:
         """The descriptors part by part; no more are held."""
-        for number in range(1, self._shard.of + 1):
-            for part in self._parts(len(images), number):
-                yield self._read(images, boxes, part)
+        for number in self._shard.numbers:
+            yield from self._share(images, boxes, number)
 
     def make_share(self, lists: Lists) -> list[int]:
         """Make this shard's parts of all lists; the shards that have not made theirs."""
         for images, boxes in lists:
-            for part in self._parts(len(images), self._shard.number):
-                self._read(images, boxes, part)
+            for _ in self._share(images, boxes, self._shard.number):
+                pass
         return self._shard.complete(lambda: self._missing(lists))
 
     def share(self, lists: Lists) -> None:
@@ -77,47 +143,29 @@ class DescriptorParts:
     def _missing(self, lists: Lists) -> list[int]:
         return [
             number
-            for number in range(1, self._shard.of + 1)
+            for number in self._shard.numbers
             if not all(
-                self._file(images, boxes, part).exists()
+                self._kept is not None and self._kept.file(*part).exists()
                 for images, boxes in lists
-                for part in self._parts(len(images), number)
+                for part in self._parts(images, boxes, number)
             )
         ]
 
-    def _parts(self, count: int, number: int) -> Iterator[range]:
-        share = self._shard.share(count, number)
-        for start in range(share.start, share.stop, IMAGES_PER_PART):
-            yield range(start, min(start + IMAGES_PER_PART, share.stop))
+    def _parts(self, images: ImageList, boxes: Boxes, number: int) -> Iterator[tuple[ImageList, Boxes]]:
+        for part in self._shard.batches(len(images), IMAGES_PER_PART, number):
+            yield images.subset(part), None if boxes is None else [boxes[i] for i in part]
 
-    def _read(self, images: ImageList, boxes: Boxes, part: range) -> Descriptors:
-        file = None if self._folder is None else self._file(images, boxes, part)
-        if file is not None and file.exists():
-            try:
-                with np.load(file, allow_pickle=False) as kept:
-                    known: list[tuple[str, str]] = json.loads(str(kept["skipped"]))
-                    found: Descriptors = kept["descriptors"]
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                _log.warning("%s cannot be read (%s): its images are described again", file, error)
-            else:
-                for path, reason in known:
-                    self.skipped.add(path, reason)
-                return found
-        own = None if boxes is None else [boxes[i] for i in part]
-        skipped = Skipped()
-        found = describe_images(self._model, images.subset(part), self.settings, boxes=own, skipped=skipped)
-        self.described += len(part) - len(skipped)
-        for path, reason in skipped:
-            self.skipped.add(path, reason)
-        if file is not None:
-            with whole_file(file) as scratch, scratch.open("wb") as opened:
-                np.savez(opened, descriptors=found, skipped=json.dumps(list(skipped)))
+    def _share(self, images: ImageList, boxes: Boxes, number: int) -> Iterator[Descriptors]:
+        for some, own in self._parts(images, boxes, number):
+            make = partial(self._make, some, own)
+            yield self._note(some, make() if self._kept is None else self._kept.describe(some, own, make))
+
+    def _note(self, images: ImageList, found: Described) -> Descriptors:
+        for row, reason in found.reasons.items():
+            self.skipped.add(images.paths[row], reason)
+        return found.descriptors
+
+    def _make(self, images: ImageList, boxes: Boxes) -> Described:
+        found = describe_files(self._model.engine, images, Request(self.settings), boxes=boxes)
+        self.described += len(images) - len(found.reasons)
         return found
-
-    def _file(self, images: ImageList, boxes: Boxes, part: range) -> Path:
-        assert self._folder is not None
-        digest = hashlib.sha256(f"{self._model.fingerprint} {self.settings.model_dump()}".encode())
-        for i in part:
-            box = boxes[i] if boxes is not None else None
-            digest.update(repr((images.paths[i], images.stamp(i), box)).encode())
-        return self._folder / f"{digest.hexdigest()[:32]}.npz"
