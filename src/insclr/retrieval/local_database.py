@@ -13,8 +13,7 @@ from insclr.errors import UserError
 from insclr.files import content_hash
 from insclr.retrieval.local_features import LONGEST, LocalFeatures, extract_each, extract_features
 from insclr.store import Row, Store
-from insclr.store.checks import seal, unseal
-from insclr.store.database import DamagedFile, connect, explain_errors
+from insclr.store.database import DamagedFile, connect, explain_errors, seal, unseal
 
 _log = logging.getLogger(__name__)
 _SCHEMA = """

@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from insclr.arrays import Descriptors, Ids, Regions, no_regions
 from insclr.data.formats import what_is
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
-from insclr.store.database import UPSERT, create_tables, explain_errors, open_rows, repeat, report_damage
-from insclr.store.journal import Journal
+from insclr.store.database import UPSERT, Database, report_damage, whole
 from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
     Entry,
@@ -63,19 +61,17 @@ class LocalStore:
         self.uri = str(folder)
         self.cache = self.folder / "cache"
         self.parts = self.folder / _PARTS
-        self._file, self._cache = own / _ROWS, own / "cache"
-        self._lock = threading.RLock()
         self._nearest: NearestRows | None = None
         self._loaded_version = ""
         self._load_again_at = 0.0
         self._filters: dict[Condition, NDArray[np.bool_]] = {}
         self._region_rows: tuple[str, RegionRows] | None = None  # and the version they are of
-        self._rows, self._checks = opened = open_rows(self._file)
-        # The first model's database has the journal of all models.
-        self._journal = Journal(self.folder / _ROWS, opened if self.model_number == 1 else None)
+        self._database = self._home = Database(own / _ROWS)
+        self._lock = self._database.lock
         try:
-            with explain_errors(self._file):
-                self._checks.warn_of_structure()
+            if self.model_number > 1:  # the first model's database has the journal of all models
+                self._home = Database(self.folder / _ROWS)
+            self._database.warn_of_structure()
             with self._report_damage():
                 self.info = StoreInfo.from_json(self.note("info") or "")
         except BaseException:
@@ -83,9 +79,7 @@ class LocalStore:
             raise
         if (run := own / "run").is_dir() and self.model_number > 1:  # also where the store has moved
             self.info = replace(self.info, model=str(run.absolute()))
-        self._segments = Segments(
-            self._cache / "segments", self.info.dim, self._select, self.set_note, self._checks
-        )
+        self._segments = Segments(own / "cache" / "segments", self.info.dim, self._database)
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -106,16 +100,14 @@ class LocalStore:
                     f"{folder} is not a store and not empty ({foreign[0]}): give another folder to --store"
                 )
         own.mkdir(parents=True, exist_ok=True)
-        create_tables(own / _ROWS, info.to_json())
+        Database(own / _ROWS, info.to_json()).close()
         sync_folder(own)
         return cls(folder)
 
     @contextmanager
     def writing(self, wait: float = 30.0) -> Iterator[None]:
         with only_writer(self.folder / "writer.lock", wait):
-            with self._lock, explain_errors(self._file), self._rows:
-                self._rows.execute("BEGIN IMMEDIATE")
-                self._checks.drop_damaged()
+            self._database.drop_damaged()
             yield
             self._segments.pack()  # now, so that the next search need not wait for it
 
@@ -131,9 +123,9 @@ class LocalStore:
                 UPSERT, [(*_values(one), half.tobytes()) for one, half in zip(images, halves, strict=True)]
             )
             paths = [one.path for one in images]
-            self._checks.fill("pictures", "path = ?", paths)
+            self._database.fill("pictures", "path = ?", paths)
             if regions is not None:
-                write_regions(rows, self._checks, paths, regions, self.info.dim)
+                write_regions(self._database, paths, regions, self.info.dim)
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         statement = (
@@ -141,7 +133,7 @@ class LocalStore:
         )
         with self._transaction(images) as rows:
             rows.executemany(statement, [(*_values(one)[1:], one.path) for one in images])
-            self._checks.fill("pictures", "path = ?", [one.path for one in images], only="row_check")
+            self._database.fill("pictures", "path = ?", [one.path for one in images], only="row_check")
 
     def delete(self, paths: Sequence[str]) -> None:
         with self._transaction() as rows:
@@ -149,8 +141,7 @@ class LocalStore:
 
     def damage(self) -> list[str]:
         """Read everything that is kept, and name what is damaged; segments are made again."""
-        with self._lock, explain_errors(self._file):
-            found = [*self._checks.find_damage(), *self._journal.damage()]
+        found = [*self._database.find_damage(), *self._home.find_journal_damage()]
         return found + [f"segment {one}, which is made again now" for one in self._segments.read_all()]
 
     def rows_by_path(self) -> dict[str, Row]:
@@ -175,7 +166,7 @@ class LocalStore:
             return self._read(lambda nearest: nearest.descriptors(wanted))
 
     def count(self) -> int:
-        return int(self._select("SELECT count(*) FROM pictures")[0][0])
+        return int(self._database.select("SELECT count(*) FROM pictures")[0][0])
 
     def columns(self) -> list[str]:
         names: list[str] = json.loads(self.note("columns") or "[]")
@@ -199,10 +190,10 @@ class LocalStore:
             return work(self._load())
 
     def has_regions(self) -> bool:
-        return bool(self._select("SELECT 1 FROM regions LIMIT 1"))
+        return bool(self._database.select("SELECT 1 FROM regions LIMIT 1"))
 
     def region_ids(self) -> Ids:
-        found = self._select("SELECT picture FROM regions ORDER BY picture")
+        found = self._database.select("SELECT picture FROM regions ORDER BY picture")
         return np.array([row[0] for row in found], dtype=np.int64)
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
@@ -212,8 +203,8 @@ class LocalStore:
         return [found.get(int(one)) or no_regions(dim) for one in ids]
 
     def _select_regions(self, which: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        statement = f"SELECT picture, boxes, vectors, {self._checks.whole('regions')} FROM regions {which}"
-        return self._checks.keep_whole("regions", self._select(statement, values))
+        statement = f"SELECT picture, boxes, vectors, {whole('regions')} FROM regions {which}"
+        return self._database.keep_whole("regions", self._database.select(statement, values))
 
     def search_regions(
         self, queries: Descriptors, top: int, where: Condition | None = None
@@ -229,27 +220,16 @@ class LocalStore:
         return regions.search(queries, top, allowed)
 
     def note(self, name: str) -> str | None:
-        whole = self._checks.whole("notes")
-        found = self._select(f"SELECT name, text, {whole} FROM notes WHERE name = ?", [name])
-        kept = self._checks.keep_whole("notes", found)
-        return str(kept[0][1]) if kept else None
+        return self._database.note(name)
 
     def set_note(self, name: str, text: str) -> None:
-        with self._lock, explain_errors(self._file), self._rows:
-            self._rows.execute("BEGIN IMMEDIATE")
-            self._write_note(name, text)
-
-    def _write_note(self, name: str, text: str) -> None:
-        self._rows.execute("INSERT OR REPLACE INTO notes (name, text) VALUES (?, ?)", (name, text))
-        self._checks.fill("notes", "name = ?", [name])
+        self._database.set_note(name, text)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        with self._lock:
-            self._journal.append(entries)
+        self._home.append(entries)
 
     def journal(self) -> list[Entry]:
-        with self._lock:
-            return self._journal.entries()
+        return self._home.journal()
 
     def version(self) -> str:
         return self.note("version") or "0"
@@ -258,20 +238,15 @@ class LocalStore:
         pass  # the next search sees all rows
 
     def close(self) -> None:
-        with self._lock:
-            self._rows.close()
-            self._journal.close()
-
-    def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with self._lock, explain_errors(self._file):
-            return repeat(lambda: self._rows.execute(statement, values).fetchall())
+        self._database.close()
+        self._home.close()
 
     def _read_rows(self, which: str = "", values: Sequence[object] = ()) -> list[Row]:
         """The rows that an SQL condition selects, the damaged ones left out."""
-        whole = self._checks.whole("pictures", "row_check")
-        statement = f"SELECT id, path, hash, size, mtime, columns, {whole} FROM pictures {which}"
-        every = self._select(statement, values)
-        found = self._checks.keep_whole("rows", every)
+        check = whole("pictures", "row_check")
+        statement = f"SELECT id, path, hash, size, mtime, columns, {check} FROM pictures {which}"
+        every = self._database.select(statement, values)
+        found = self._database.keep_whole("rows", every)
         with self._report_damage():
             if every and not found:
                 raise ValueError("no row can be read")
@@ -286,19 +261,18 @@ class LocalStore:
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:
-            raise report_damage(self._file, error) from error
+            raise report_damage(self._database.file, error) from error
 
     @contextmanager
     def _transaction(self, images: Sequence[IndexedImage] = ()) -> Iterator[sqlite3.Connection]:
-        with self._lock, explain_errors(self._file), self._rows:
-            self._rows.execute("BEGIN IMMEDIATE")
-            yield self._rows
+        with self._database.transaction() as rows:
+            yield rows
             known = self.columns()
             names = sorted({*known, *(name for one in images for name in one.columns)})
             if names != known:
-                self._write_note("columns", json.dumps(names))
-            self._rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
-            self._checks.fill("notes", "name = ?", ["version"])
+                self._database.write_note("columns", json.dumps(names))
+            rows.execute("UPDATE notes SET text = CAST(text AS INTEGER) + 1 WHERE name = 'version'")
+            self._database.fill("notes", "name = ?", ["version"])
         self._load_again_at = 0.0
 
     def _load(self) -> NearestRows:
@@ -323,12 +297,14 @@ class LocalStore:
         with self._lock:
             if nearest is self._nearest and where in self._filters:
                 return self._filters[where]
-            self._rows.create_function("met", 2, lambda *row: meets(where, row[0], json.loads(row[1])))
-            whole = self._checks.whole("pictures", "row_check")
-            statement = (
-                f"SELECT id, {whole} FROM pictures WHERE CASE WHEN {whole} THEN met(path, columns) ELSE 1 END"
+            self._database.rows.create_function(
+                "met", 2, lambda *row: meets(where, row[0], json.loads(row[1]))
             )
-            met = [row[0] for row in self._checks.keep_whole("rows", self._select(statement))]
+            check = whole("pictures", "row_check")
+            statement = (
+                f"SELECT id, {check} FROM pictures WHERE CASE WHEN {check} THEN met(path, columns) ELSE 1 END"
+            )
+            met = [row[0] for row in self._database.keep_whole("rows", self._database.select(statement))]
             allowed = np.isin(nearest.ids, np.array(met, dtype=np.int64))
             if nearest is self._nearest:
                 self._filters[where] = allowed

@@ -1,7 +1,6 @@
 """Search the nearest rows and regions of a whole store: in its segments, and in rows without a segment."""
 
 import os
-import sqlite3
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Boxes, Descriptors, Ids, Regions, Scores
-from insclr.store.checks import Checks
+from insclr.store.database import Database
 from insclr.store.rows import NearestRegions, Neighbours, check_descriptors
 from insclr.store.segment import RESCORED, Flags, Segment, exact_index, faiss
 
@@ -116,35 +115,18 @@ def _searchers() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_searchers.cache_clear)  # threads do not survive a fork
 
 
-# The triggers see to it that nobody who writes rows has to know of regions: those of a row go with it, and those of a
-# row that was described anew go too.
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS regions (
-    picture INTEGER PRIMARY KEY,
-    boxes BLOB NOT NULL,   -- (regions, 4) float32, fractions of the picture
-    vectors BLOB NOT NULL  -- (regions, dim) half precision
-);
-CREATE TRIGGER IF NOT EXISTS regions_deleted AFTER DELETE ON pictures
-    BEGIN DELETE FROM regions WHERE picture = OLD.id; END;
-CREATE TRIGGER IF NOT EXISTS regions_stale AFTER UPDATE OF vector ON pictures
-    BEGIN DELETE FROM regions WHERE picture = OLD.id; END;
-"""
-
-
-def write_regions(
-    rows: sqlite3.Connection, checks: Checks, paths: Sequence[str], regions: Sequence[Regions], dim: int
-) -> None:
+def write_regions(database: Database, paths: Sequence[str], regions: Sequence[Regions], dim: int) -> None:
     """Keep the regions of the rows of these paths, within the transaction at hand."""
     for one in regions:
         check_descriptors(one.descriptors, len(one.boxes), dim)
-    rows.executemany(
+    database.rows.executemany(
         "INSERT OR REPLACE INTO regions (picture, boxes, vectors) SELECT id, ?, ? FROM pictures WHERE path = ?",
         [
             (one.boxes.astype("<f4").tobytes(), one.descriptors.astype("<f2").tobytes(), path)
             for path, one in zip(paths, regions, strict=True)
         ],
     )
-    checks.fill("regions", "picture = (SELECT id FROM pictures WHERE path = ?)", paths)
+    database.fill("regions", "picture = (SELECT id FROM pictures WHERE path = ?)", paths)
 
 
 def read_regions(boxes: bytes, vectors: bytes, dim: int) -> Regions:

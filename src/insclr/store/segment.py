@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from insclr.arrays import Descriptors, Ids, Scores
-from insclr.store.checks import array_bytes, checksum, seal, unseal
+from insclr.store.database import array_bytes, checksum, seal, unseal
 
 faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
 

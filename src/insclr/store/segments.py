@@ -11,11 +11,10 @@ import json
 import logging
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,23 +22,14 @@ from insclr.arrays import Ids
 from insclr.errors import UserError
 from insclr.files import only_writer, whole_folder
 from insclr.store import segment as segment_module
-from insclr.store.checks import Checks, array_bytes, unseal
+from insclr.store.database import Database, array_bytes, unseal, whole
 from insclr.store.nearest import NearestRows, Part
 from insclr.store.segment import DamagedSegment, Halves, Segment, exact_index, open_segment, write_segment
 
 _log = logging.getLogger(__name__)
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS outdated (change INTEGER PRIMARY KEY AUTOINCREMENT, picture INTEGER NOT NULL);
-CREATE TRIGGER IF NOT EXISTS outdated_deleted AFTER DELETE ON pictures
-    BEGIN INSERT INTO outdated (picture) VALUES (OLD.id); END;
-CREATE TRIGGER IF NOT EXISTS outdated_changed AFTER UPDATE OF vector ON pictures
-    BEGIN INSERT INTO outdated (picture) VALUES (OLD.id); END;
-"""
 SEGMENT_ROWS = 131_072  # at most: what is packed at once, in memory
 _NOTE = "segments"
-
-Run = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -64,15 +54,10 @@ class _List:
 class Segments:
     """What of a store's rows is searched: opened segments and the tail."""
 
-    def __init__(
-        self, folder: Path, dim: int, run: Run, keep: Callable[[str, str], None], checks: Checks
-    ) -> None:
-        """`run` executes a statement on the database in a transaction of its own; `keep` keeps a note there."""
+    def __init__(self, folder: Path, dim: int, database: Database) -> None:
         self._folder = folder
         self._dim = dim
-        self._run = run
-        self._keep = keep
-        self._checks = checks
+        self._database = database
         self._open: dict[str, tuple[Segment, Ids]] = {}
         self._damaged: set[str] = set()  # segments of which a row turned out to be damaged
 
@@ -205,8 +190,8 @@ class Segments:
 
     def write_list(self, listed: _List) -> None:
         """Make this the list, and forget what only earlier ones needed."""
-        self._keep(_NOTE, json.dumps(asdict(listed)))
-        self._run("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
+        self._database.set_note(_NOTE, json.dumps(asdict(listed)))
+        self._database.select("DELETE FROM outdated WHERE change <= ?", [listed.first_change])
         self._clear(listed)
 
     def _left_over(self, listed: _List) -> list[Path]:
@@ -220,16 +205,15 @@ class Segments:
             shutil.rmtree(folder, ignore_errors=True)  # who has it open keeps its content
 
     def _list(self) -> _List:
-        found = self._run(f"SELECT text FROM notes WHERE name = ? AND {self._checks.whole('notes')}", [_NOTE])
         try:
-            values = json.loads(found[0][0] if found else '{"last": 0, "segments": []}')
+            values = json.loads(self._database.note(_NOTE) or '{"last": 0, "segments": []}')
             return _List(int(values["last"]), tuple(_Kept(**one) for one in values["segments"]))
         except (ValueError, TypeError, KeyError) as error:
             _log.warning("the segments of the store are made again (%s)", error)
             return _List()
 
     def _described_anew(self, listed: _List) -> int:
-        found = self._run(
+        found = self._database.select(
             "SELECT count(*) FROM pictures WHERE id IN "
             "(SELECT picture FROM outdated WHERE change > ? AND picture <= ?)",
             [listed.first_change, listed.last],
@@ -237,12 +221,12 @@ class Segments:
         return int(found[0][0])
 
     def _last_change(self) -> int:
-        found = self._run("SELECT seq FROM sqlite_sequence WHERE name = 'outdated'", [])
+        found = self._database.select("SELECT seq FROM sqlite_sequence WHERE name = 'outdated'")
         return int(found[0][0]) if found else 0
 
     def _changes(self, listed: _List) -> Ids:
         """Changes that not all segments know of, (changes, 2): number and row."""
-        found = self._run(
+        found = self._database.select(
             "SELECT change, picture FROM outdated WHERE change > ? AND picture <= ?",
             [listed.first_change, listed.last],
         )
@@ -250,10 +234,8 @@ class Segments:
 
     def read_rows(self, which: str, values: Sequence[object]) -> tuple[Ids, Halves]:
         """Ids and descriptors of the rows that an SQL condition selects, the damaged ones left out."""
-        whole = self._checks.whole("pictures", "vector_check")
-        found = self._checks.keep_whole(
-            "vectors", self._run(f"SELECT id, vector, {whole} FROM pictures {which}", values)
-        )
+        statement = f"SELECT id, vector, {whole('pictures', 'vector_check')} FROM pictures {which}"
+        found = self._database.keep_whole("vectors", self._database.select(statement, values))
         ids = np.array([row[0] for row in found], dtype=np.int64)
         halves = np.frombuffer(b"".join(row[1] for row in found), dtype="<f2")
         if halves.size != len(ids) * self._dim:
