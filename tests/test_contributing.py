@@ -18,7 +18,7 @@ _TRIAL = """
 import json, sys
 from pathlib import Path
 import torch
-from insclr.evaluation.protocols import load_protocol
+from insclr.evaluation.protocol import load_protocol
 from insclr.model.backbones import create_backbone
 from insclr.tracking import read_metrics
 from insclr.training.run import train

@@ -11,8 +11,7 @@ import numpy as np
 from insclr.api import load
 from insclr.describe.descriptor_parts import DescriptorParts
 from insclr.errors import UserError
-from insclr.evaluation.protocol import Judgement, RetrievalProtocol
-from insclr.evaluation.protocols import load_protocol
+from insclr.evaluation.protocol import Judgement, RetrievalProtocol, load_protocol
 from insclr.report.charts import Series, line_chart
 from insclr.report.page import Sample, Thumbnails, Tile, TileGroup
 from insclr.retrieval.rerank import rank

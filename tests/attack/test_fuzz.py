@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
-from insclr.evaluation.safe_pickle import load_pickle
 from insclr.model.model_file import load_model, save_model
 from insclr.model.stored import digest
 from insclr.recipe import NetworkRecipe, Recipe, load_recipe, recipe_names, to_toml
 from insclr.run_folder import RunFolder, RunReader, kept_answers
 from insclr.store.store_models import read_models
 from insclr.store.where import meets, parse_where, to_milvus
+from insclr_rivals.safe_pickle import load_pickle
 
 Note = Callable[[str, str, str], None]
 Try = Callable[[object], None]

@@ -12,7 +12,7 @@ from insclr.errors import UserError
 from insclr.evaluation import distractors as distractors_module
 from insclr.evaluation.distractors import Distractors, read_distractors
 from insclr.evaluation.evaluate import evaluate_protocol
-from insclr.evaluation.protocols import load_protocol
+from insclr.evaluation.protocol import load_protocol
 from insclr.retrieval.rerank import RERANKERS, Ranking
 
 RANKING = (7, 3, 0, 5, 9, 1, 2, 8, 4, 6)

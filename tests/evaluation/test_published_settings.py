@@ -13,7 +13,7 @@ import insclr
 from insclr.cli import app, evaluation, training  # noqa: F401  (registers the commands)
 from insclr.data.decode import decode
 from insclr.describe.pipeline import decoded_longest
-from insclr.evaluation.protocols import PROTOCOLS, published_descriptor
+from insclr.evaluation.protocol import find_benchmark
 from insclr.recipe import DescriptorRecipe
 
 PRETRAINED = "pretrained:efficientnet_lite0"
@@ -33,9 +33,9 @@ def roxford(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", ["roxford5k", "rparis6k", "oxford5k", "paris6k", "instre", "gldv2"])
 def test_published_sizes(name: str) -> None:
-    published = published_descriptor(name)
+    published = find_benchmark(name).descriptor
     assert published.size == (256 if name == "instre" else 1024)
     assert published.scales == pytest.approx((2**0.5, 1, 2**-0.5))
     assert published.fit == "thumbnail"
@@ -62,7 +62,7 @@ def test_a_whitening_is_learned_as_the_protocol_describes(roxford: Path, tmp_pat
     white = insclr.whiten(
         PRETRAINED, roxford / "jpg", tmp_path / "white.safetensors", protocol="instre", dim=2
     )
-    assert white.recipe.descriptor == published_descriptor("instre")
+    assert white.recipe.descriptor == find_benchmark("instre").descriptor
 
 
 def test_a_thumbnail_is_made_from_all_pixels(tmp_path: Path) -> None:

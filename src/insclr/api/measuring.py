@@ -50,7 +50,7 @@ def evaluate(
     from insclr.describe.descriptor_parts import DescriptorParts
     from insclr.evaluation.evaluate import require_images
     from insclr.evaluation.measure import measure_labels, measure_protocol
-    from insclr.evaluation.protocols import load_protocol
+    from insclr.evaluation.protocol import load_protocol
 
     if truth is not None:
         require_images(truth, allow_missing=given.allow_missing)

@@ -76,9 +76,9 @@ def load(model: AnyModel, options: LoadOptions = LoadOptions(), **changes: Any) 
 def _describe_as(own: DescriptorRecipe, given: SizeOptions) -> DescriptorRecipe:
     """How images are described: as given, else as the protocol has it published, else as the model remembers."""
     if given.protocol:
-        from insclr.evaluation.protocols import published_descriptor
+        from insclr.evaluation.protocol import find_benchmark
 
-        own = published_descriptor(given.protocol)
+        own = find_benchmark(given.protocol).descriptor
     scales = given.scales if isinstance(given.scales, str) else ",".join(map(str, given.scales))
     return descriptor_settings(own, given.size, given.fit, scales)
 

@@ -1,7 +1,10 @@
-"""The type of a public benchmark (queries, a database, a ground truth, a score), and every metric once."""
+"""The type of a public benchmark (queries, a database, a ground truth, a score), and every metric once.
+
+The benchmarks themselves are found by entry points, as methods are: `insclr_rivals` has those of the paper.
+"""
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from insclr.arrays import Ids, Scores
 from insclr.data.decode import Box
 from insclr.data.images import ImageList
 from insclr.errors import UserError
+from insclr.recipe import DescriptorRecipe
+from insclr.recipe.tables import find_entry_points
 
 Ranks = NDArray[np.int64]
 
@@ -139,6 +144,44 @@ class RetrievalProtocol:
             settings=settings,
             boxes=boxes,
         )
+
+
+# As the paper describes images (its supplement, Evaluation details), and cnnimageretrieval before it.
+PUBLISHED = DescriptorRecipe(fit="thumbnail")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What an entry point in the group `insclr.protocols` is.
+
+    `load` takes the folder of the images, and the ground truth where it lies elsewhere; `descriptor` is how published
+    numbers describe images. `training` gives path and instance of every training image, from a published file and the
+    folder of the images.
+    """
+
+    load: Callable[[Path, Path | None], RetrievalProtocol]
+    descriptor: DescriptorRecipe = PUBLISHED
+    training: Callable[[Path, Path], Iterator[tuple[str, str]]] | None = None
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark of this name."""
+    points = find_entry_points("insclr.protocols")
+    if name not in points:
+        raise UserError(f'There is no protocol "{name}". Choose one of: {", ".join(sorted(points))}.')
+    found: Benchmark = points[name].load()
+    return found
+
+
+def load_protocol(name: str, root: Path | str, ground_truth: Path | str | None = None) -> RetrievalProtocol:
+    """The benchmark of this name with its images under `root`.
+
+    The ground truth (a file; for the classic ones a folder) is looked for in `root` unless given.
+    """
+    benchmark = find_benchmark(name)
+    if not Path(root).is_dir():
+        raise UserError(f"{root} is no folder. Give the folder with the images of {name} as --root.")
+    return benchmark.load(Path(root), Path(ground_truth) if ground_truth is not None else None)
 
 
 def trapezoid_metric(ranking: Iterable[Ids], truth: Sequence[Judgement]) -> Score:

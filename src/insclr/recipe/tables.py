@@ -56,7 +56,8 @@ class StoredMethodSettings(MethodSettings):
 
 
 @cache
-def _entry_points(group: str) -> dict[str, EntryPoint]:
+def find_entry_points(group: str) -> dict[str, EntryPoint]:
+    """What installed packages bring to this group, by name."""
     found = {point.name: point for point in entry_points(group=group)}
     if not found:
         raise UserError(
@@ -67,13 +68,13 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 def method_names() -> list[str]:
     """What `[rounds.method] name` may be."""
-    return sorted(_entry_points("insclr.methods"))
+    return sorted(find_entry_points("insclr.methods"))
 
 
 def load_method(name: str) -> Any:
     """The class of a method. It is imported here and not before, because a search needs no method."""
     require_torch("training is done")
-    point = _entry_points("insclr.methods")[name]
+    point = find_entry_points("insclr.methods")[name]
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
@@ -84,7 +85,7 @@ def recipe_files() -> dict[str, Traversable]:
     """The TOML files of all packages that bring recipes, by the recipe's name."""
     return {
         file.name.removesuffix(".toml"): file
-        for point in _entry_points("insclr.recipes").values()
+        for point in find_entry_points("insclr.recipes").values()
         for file in resources.files(point.value).iterdir()
         if file.name.endswith(".toml")
     }

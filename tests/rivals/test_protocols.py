@@ -8,9 +8,9 @@ import pytest
 import scipy.io
 
 from insclr.errors import UserError
-from insclr.evaluation.oxford_paris import CORRUPT_PARIS
-from insclr.evaluation.protocol import Judgement, map_at_100_metric, trapezoid_metric
-from insclr.evaluation.protocols import image_path, load_protocol
+from insclr.evaluation.protocol import Judgement, load_protocol, map_at_100_metric, trapezoid_metric
+from insclr_rivals.landmarks_instre import image_path
+from insclr_rivals.oxford_paris import CORRUPT_PARIS
 
 
 def touch(root, *names):
@@ -157,7 +157,7 @@ def test_other_pickles_are_no_ground_truth(tmp_path, content, message):
 
 
 def test_unknown_names_and_missing_files_are_explained(tmp_path):
-    with pytest.raises(UserError, match="roxford5k, rparis6k, oxford5k, paris6k, instre, gldv2"):
+    with pytest.raises(UserError, match="gldv2, instre, oxford5k, paris6k, roxford5k, rparis6k"):
         load_protocol("holidays", tmp_path)
     with pytest.raises(UserError, match="is no folder"):
         load_protocol("instre", tmp_path / "none")

@@ -1,9 +1,8 @@
-"""The public benchmarks by name; here Google Landmarks v2 and INSTRE."""
+"""The benchmarks Google Landmarks v2 and INSTRE, and their training images."""
 
 import zlib
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import scipy.io
@@ -12,8 +11,9 @@ from scipy.io.matlab import MatReadError
 from insclr.data.images import ImageList
 from insclr.data.table import read_table
 from insclr.errors import UserError
-from insclr.evaluation.oxford_paris import load_classic, load_revisited
 from insclr.evaluation.protocol import (
+    PUBLISHED,
+    Benchmark,
     Judgement,
     RetrievalProtocol,
     as_box,
@@ -23,7 +23,7 @@ from insclr.evaluation.protocol import (
     map_at_100_metric,
     trapezoid_metric,
 )
-from insclr.recipe import DescriptorRecipe
+from insclr.files import open_text
 
 GLDV2_SOURCE = "the Google Landmarks project (github.com/cvdfoundation/google-landmarks)"
 SPLITS = ("public", "private")
@@ -138,39 +138,22 @@ def load_instre(root: Path, ground_truth: Path | None = None) -> RetrievalProtoc
     )
 
 
-# As the paper describes images (its supplement, Evaluation details), and cnnimageretrieval before it.
-_PUBLISHED = DescriptorRecipe(fit="thumbnail")
+def read_gldv2(file: Path, root: Path) -> Iterator[tuple[str, str]]:  # noqa: ARG001
+    """The images of train.csv (id, url, landmark_id) or train_clean.csv (landmark_id, images)."""
+    with open_text(file, encoding="utf-8-sig") as text:
+        clean = "images" in text.readline()
+    for line, row in read_table(file, ("landmark_id", "images") if clean else ("id", "landmark_id")):
+        for image in row["images"].split() if clean else [row["id"]]:
+            if len(image) < SHORTEST_ID:
+                raise UserError(f"{file}, line {line}: {image!r} is not the id of an image.")
+            yield image_path(image), row["landmark_id"].strip()
 
 
-def published_descriptor(name: str) -> DescriptorRecipe:
-    """How published numbers of this benchmark describe images: longest side 1024 (INSTRE: 256), three scales."""
-    _require_known(name)
-    return _PUBLISHED.with_(size=256) if name == "instre" else _PUBLISHED
+def read_instre(file: Path, root: Path) -> Iterator[tuple[str, str]]:
+    """The 27,293 database images of gnd_instre.mat, without its 1,250 queries; the instance is an image's folder."""
+    for path in load_instre(root, file).database.paths:
+        yield path, str(PurePosixPath(path).parent)
 
 
-Loader = Callable[[Path, Path | None], RetrievalProtocol]
-
-PROTOCOLS: dict[str, Loader] = {
-    "roxford5k": partial(load_revisited, "roxford5k"),
-    "rparis6k": partial(load_revisited, "rparis6k"),
-    "oxford5k": partial(load_classic, "oxford5k"),
-    "paris6k": partial(load_classic, "paris6k"),
-    "instre": load_instre,
-    "gldv2": load_gldv2,
-}
-
-
-def load_protocol(name: str, root: Path | str, ground_truth: Path | str | None = None) -> RetrievalProtocol:
-    """The benchmark of this name with its images under `root`.
-
-    The ground truth (a file; for the classic ones a folder) is looked for in `root` unless given.
-    """
-    _require_known(name)
-    if not Path(root).is_dir():
-        raise UserError(f"{root} is no folder. Give the folder with the images of {name} as --root.")
-    return PROTOCOLS[name](Path(root), Path(ground_truth) if ground_truth is not None else None)
-
-
-def _require_known(name: str) -> None:
-    if name not in PROTOCOLS:
-        raise UserError(f'There is no protocol "{name}". Choose one of: {", ".join(PROTOCOLS)}.')
+GLDV2 = Benchmark(load_gldv2, training=read_gldv2)
+INSTRE = Benchmark(load_instre, PUBLISHED.with_(size=256), read_instre)

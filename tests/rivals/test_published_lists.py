@@ -79,7 +79,7 @@ def test_the_list_of_instre_has_no_queries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "folder", "complaint"),
     [
-        ("coco", "landmark_id,images\n7,aaa1\n", "train", "no list 'coco': choose one of gldv2, instre"),
+        ("coco", "landmark_id,images\n7,aaa1\n", "train", 'no protocol "coco"'),
         ("gldv2", None, "train", "There is no file"),
         ("gldv2", "landmark_id,images\n7,aaa1\n", "nowhere", "is no folder"),
         ("gldv2", "landmark_id,images\n7,zzz9\n", "train", "is --root right?"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from insclr.errors import UserError
-from insclr.evaluation.safe_pickle import load_pickle
+from insclr_rivals.safe_pickle import load_pickle
 
 
 class Runs:
@@ -150,7 +150,7 @@ def test_a_few_bytes_do_not_take_gigabytes(tmp_path, payload):
     (tmp_path / "truth.pkl").write_bytes(payload)
     code = (
         "import pathlib, re, sys\nfrom insclr.errors import UserError\n"
-        "from insclr.evaluation.safe_pickle import load_pickle\n"
+        "from insclr_rivals.safe_pickle import load_pickle\n"
         "try:\n    load_pickle(sys.argv[1])\nexcept UserError as error:\n    print(error)\n"
         "print(re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])"
     )

@@ -1,6 +1,7 @@
 """Oxford5k and Paris6k: the originals (Philbin et al. 2007, 2008) and the revisited ones (Radenovic et al. 2018)."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from insclr.data.decode import Box
 from insclr.data.images import natural_key
 from insclr.errors import UserError
 from insclr.evaluation.protocol import (
+    Benchmark,
     Judgement,
     RetrievalProtocol,
     as_box,
@@ -20,7 +22,7 @@ from insclr.evaluation.protocol import (
     list_named,
     trapezoid_metric,
 )
-from insclr.evaluation.safe_pickle import load_pickle
+from insclr_rivals.safe_pickle import load_pickle
 
 REVISITED_SOURCE = "the revisitop project (cmp.felk.cvut.cz/revisitop)"
 
@@ -171,3 +173,7 @@ def _names(query_file: Path, kind: str) -> list[str]:
         return file.read_text(encoding="utf-8").split()
     except UnicodeDecodeError:
         raise UserError(f"{file} is not text: unpack the ground truth again.") from None
+
+
+ROXFORD5K, RPARIS6K = (Benchmark(partial(load_revisited, name)) for name in ("roxford5k", "rparis6k"))
+OXFORD5K, PARIS6K = (Benchmark(partial(load_classic, name)) for name in IMAGES)
