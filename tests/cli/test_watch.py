@@ -12,7 +12,7 @@ import pytest
 import insclr
 from helpers.called import call
 from helpers.histogram_describer import draw, draw_things
-from insclr.cli.indexing import _complete_files
+from insclr.cli.indexing import complete_files
 from insclr.store import open_store
 from insclr.store.store_models import model_folder, read_models, write_models
 
@@ -24,7 +24,7 @@ def test_a_file_is_complete_when_it_was_not_written_to_for_an_interval(tmp_path:
     for name, seconds in (("0/0.png", -60), ("0/1.png", 0), ("0/2.png", 3600), ("empty.png", -60)):
         os.utime(tmp_path / name, (now + seconds, now + seconds))
     # A camera's clock may be an hour ahead.
-    assert list(_complete_files(tmp_path, every=10)) == ["0/0.png", "0/2.png"]
+    assert list(complete_files(tmp_path, every=10)) == ["0/0.png", "0/2.png"]
 
 
 def test_only_a_folder_can_be_watched_and_a_new_store_needs_a_model(

@@ -233,9 +233,9 @@ def test_little_shared_memory_takes_fewer_workers(
 
     monkeypatch.setattr(loader_module.shutil, "disk_usage", lambda _: Usage)  # type: ignore[attr-defined]
     # 0.9 x 64 MB hold 57 batches of 1 MB: 1 with the network, 3 a worker.
-    assert loader_module._affordable(4, 2**20) == 4
-    assert loader_module._affordable(40, 2**20) == 18
-    assert loader_module._affordable(4, 60 * 2**20) == 0
+    assert loader_module.affordable_workers(4, 2**20) == 4
+    assert loader_module.affordable_workers(40, 2**20) == 18
+    assert loader_module.affordable_workers(4, 60 * 2**20) == 0
     assert "--shm-size" in caplog.text
 
 

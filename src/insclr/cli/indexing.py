@@ -134,7 +134,7 @@ def watch(
                     describer, _ = _open_watched(store, replace(options, model="", weights=""))
                     model, indexed = current, {}
                     progress.say("The store has another model now: images are indexed with it from here on.")
-                files = _complete_files(folder, every)
+                files = complete_files(folder, every)
                 new = tuple(path for path, state in files.items() if indexed.get(path) != state)
                 if new:
                     report = index_images(describer, ImageList(folder, new), store)
@@ -184,7 +184,7 @@ def _open_watched(store: str, options: StoreModelOptions) -> "tuple[Describer, i
     return describer_of(info, model, device=options.device, engine=options.engine, streams=0), known
 
 
-def _complete_files(folder: Path, every: float) -> dict[str, tuple[int, int]]:
+def complete_files(folder: Path, every: float) -> dict[str, tuple[int, int]]:
     """Size and time of every image that was not written to within the last `every` seconds."""
     from insclr.data.formats import on_disk
     from insclr.data.images import list_images

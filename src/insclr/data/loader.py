@@ -115,7 +115,7 @@ def view_batches(
     first = next(batches, None)
     if first is None:
         return
-    workers = _affordable(collection.workers, len(first) * views.bytes_per_image)
+    workers = affordable_workers(collection.workers, len(first) * views.bytes_per_image)
     loader: DataLoader[_Made] = DataLoader(
         _Batches(images, views, seed, first_position),
         batch_size=None,
@@ -222,7 +222,7 @@ def _replacements(n: int, ids: list[int], key: str) -> Iterator[int]:
     yield from sorted(taken)
 
 
-def _affordable(workers: int, batch_bytes: int) -> int:
+def affordable_workers(workers: int, batch_bytes: int) -> int:
     """As many of the workers as shared memory has room for: containers often give little of it."""
     if not workers or not _SHARED_MEMORY.is_dir():
         return workers

@@ -30,7 +30,7 @@ _WHOLE = Shard()
 
 
 @dataclass(frozen=True)
-class KeptParts:
+class DescribedParts:
     """Described images, a file a part, named by a digest of the images and of what described them (`made_by`).
 
     So a part is made once, whichever process or later run needs it.
@@ -108,7 +108,7 @@ class DescriptorParts:
         self._model, self._shard = model, shard
         self.settings = settings or model.descriptor
         self._kept = (
-            KeptParts(folder, f"{model.fingerprint} {self.settings.model_dump()}") if folder else None
+            DescribedParts(folder, f"{model.fingerprint} {self.settings.model_dump()}") if folder else None
         )
         self.skipped = Skipped()
         self.described = 0  # readable images that were not in the folder

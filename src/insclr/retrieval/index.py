@@ -15,7 +15,7 @@ from insclr.data.camera_data import CAMERA_COLUMNS, read_camera_data
 from insclr.data.formats import on_disk
 from insclr.data.images import ImageList, Skipped
 from insclr.describe.describer import Describer
-from insclr.describe.descriptor_parts import KeptParts
+from insclr.describe.descriptor_parts import DescribedParts
 from insclr.describe.pipeline import Described
 from insclr.errors import UserError
 from insclr.files import is_there, only_writer, whole_file
@@ -196,7 +196,7 @@ class _Shares:
         """As the describer does; parts that a shard has described are read."""
         if not len(images):
             return self._describer.files(images, skipped, regions=regions)
-        parts = KeptParts(self._folder, f"{self._describer.fingerprint} {self._describer.size} {regions}")
+        parts = DescribedParts(self._folder, f"{self._describer.fingerprint} {self._describer.size} {regions}")
         make = partial(self._describer.files, images, Skipped(), regions=regions, known=known)
         found = parts.describe(images, None, make, known)
         for row, reason in found.reasons.items():
