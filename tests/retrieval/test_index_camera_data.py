@@ -63,8 +63,8 @@ def test_a_store_that_was_made_without_gets_them_and_describes_nothing_again(tmp
     rows = [row.image for row in store.rows_by_path().values()]
     store.update([type(one)(one.path, one.hash, one.size, one.mtime, {}) for one in rows])
     store.close()
-    with closing(sqlite3.connect(tmp_path / "store" / "rows.sqlite")) as rows, rows:
-        rows.execute("DELETE FROM notes WHERE name = 'camera data'")
+    with closing(sqlite3.connect(tmp_path / "store" / "rows.sqlite")) as database, database:
+        database.execute("DELETE FROM notes WHERE name = 'camera data'")
     report = index_images(describer, list_images(tmp_path / "photos"), tmp_path / "store")
     assert (report.updated, len(describer.described)) == (2, 2)
     assert columns_of(tmp_path / "store")["b.png"]["taken"] == "2020-03-04 05:06:08"
