@@ -196,7 +196,9 @@ class _Shares:
         """As the describer does; parts that a shard has described are read."""
         if not len(images):
             return self._describer.files(images, skipped, regions=regions)
-        parts = DescribedParts(self._folder, f"{self._describer.fingerprint} {self._describer.size} {regions}")
+        parts = DescribedParts(
+            self._folder, f"{self._describer.fingerprint} {self._describer.size} {regions}"
+        )
         make = partial(self._describer.files, images, Skipped(), regions=regions, known=known)
         found = parts.describe(images, None, make, known)
         for row, reason in found.reasons.items():
