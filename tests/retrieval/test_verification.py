@@ -149,31 +149,25 @@ def test_kept_features_are_what_extraction_gives(photos: Path, tmp_path: Path) -
     assert np.isfinite(expected.points).all()
 
 
-def test_features_of_earlier_versions_do_no_harm_and_go_with_their_photo(
-    photos: Path, tmp_path: Path
+def test_features_of_another_format_do_no_harm_and_are_made_again(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uri = tmp_path / "s"
-    index_images(HistogramDescriber(), list_images(photos), uri)
-    store = open_store(uri)
-    hashes = {path: row.image.hash for path, row in store.rows_by_path().items()}
-
-    def old_rows(table: str) -> set[str]:
-        with closing(sqlite3.connect(store.parts)) as file:
-            return {row[0] for row in file.execute(f"SELECT hash FROM {table}")}
-
+    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s", local="on")
+    store = open_store(tmp_path / "s")
     with closing(sqlite3.connect(store.parts)) as file, file:
-        for table in ("sift", "learned", "asmk", "notes"):
-            file.execute(f"CREATE TABLE {table} (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID")
-        for table in ("learned", "asmk"):
-            file.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(one, b"old") for one in hashes.values()])
-        file.executemany("INSERT INTO notes VALUES (?, ?)", [("extractor", b"{}"), ("asmk", b"old")])
+        file.execute("PRAGMA user_version = 0")
+        file.execute("CREATE TABLE asmk (hash TEXT PRIMARY KEY, kept BLOB NOT NULL)")
+    assert kept_hashes(store) == set()
+    with caplog.at_level(logging.WARNING):
+        assert len(search(store, textured(1), local="auto")) == 5
+        search(store, textured(1), local="auto")
+    assert caplog.text.count("no local features of these photos") == 1
     with pytest.raises(UserError, match=r"no local features of these photos: make them with .* --local on"):
         search(store, textured(1))
-    (photos / "50.png").unlink()
-    index_images(HistogramDescriber(), list_images(photos), uri, prune=True)
-    assert kept_hashes(store) == set()  # nobody asked for SIFT
-    assert old_rows("learned") == old_rows("asmk") == set(hashes.values()) - {hashes["50.png"]}
-    index_images(HistogramDescriber(), list_images(photos), uri, local="on")
+    index_images(HistogramDescriber(), list_images(photos), tmp_path / "s")
     first = search(store, textured(1))[0]
-    store.close()
     assert (first.path, (first.inliers or 0) >= 8) == ("with.png", True)
+    with closing(sqlite3.connect(store.parts)) as file:
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == {"features", "vocabulary"}
+    store.close()

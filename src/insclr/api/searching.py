@@ -189,6 +189,7 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
     >>> insclr.calibrate("STORE", answers="pairs.csv").answers  # a CSV of one, other and same
     2
     """
+    from insclr.retrieval.local_store import learn_from_answers
     from insclr.retrieval.score import answers_from_column, calibrate_from_answers
 
     if column and answers:
@@ -198,7 +199,9 @@ def calibrate(store: str | Path, *, column: str = "", answers: str | Path | None
             known = ", ".join(opened.columns()) or "none"
             raise UserError(f"{store} has no column {column!r}; it has: {known}.")
         pairs = answers_from_column(opened, column) if column else _read_pairs(opened, answers)
-        return calibrate_from_answers(opened, pairs)
+        curve = calibrate_from_answers(opened, pairs)
+        learn_from_answers(opened, pairs)
+        return curve
 
 
 def _read_pairs(store: "Store", file: str | Path | None) -> "list[Answer]":

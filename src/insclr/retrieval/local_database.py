@@ -16,13 +16,13 @@ from insclr.store import Row, Store
 from insclr.store.database import DamagedFile, connect, explain_errors, seal, unseal
 
 _log = logging.getLogger(__name__)
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS points (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS words (hash TEXT PRIMARY KEY, kept BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS vocabulary (kept BLOB NOT NULL);
-"""
-# Earlier versions kept other features too. Nothing reads them, but a dropped image leaves their tables as well.
-_BY_HASH = ("points", "words", "sift", "learned", "asmk")
+# Features of another format are dropped with the first write, and `insclr index` makes them again.
+_FORMAT = 2  # PRAGMA user_version
+_TABLES = (
+    # words before points: a search reads those of every image
+    "CREATE TABLE features (hash TEXT PRIMARY KEY, words BLOB, points BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE vocabulary (kept BLOB NOT NULL)",
+)
 _HASHES_AT_ONCE = 500  # in one statement
 
 
@@ -36,7 +36,7 @@ class LocalFeatureDatabase:
 
     def hashes(self) -> set[str]:
         """The content hashes of the images whose features are kept."""
-        return self._hashes("points") if "points" in self._tables() else set()
+        return {row[0] for row in self._select("SELECT hash FROM features")}
 
     def read(self, hashes: Sequence[str]) -> dict[str, LocalFeatures]:
         """The features of these images; those without are left out."""
@@ -44,63 +44,38 @@ class LocalFeatureDatabase:
         for start in range(0, len(hashes), _HASHES_AT_ONCE):
             part = list(hashes[start : start + _HASHES_AT_ONCE])
             where = f"WHERE hash IN ({','.join('?' * len(part))})"
-            found |= {one: LocalFeatures.from_bytes(kept) for one, kept in self._read("points", where, part)}
+            kept = self._read(f"SELECT hash, points FROM features {where}", part)
+            found |= {one: LocalFeatures.from_bytes(points) for one, points in kept.items()}
         return found
 
     def write(self, features: Mapping[str, LocalFeatures]) -> None:
         """Keep the features of these images, in one transaction."""
-        self._write("points", {content: one.to_bytes() for content, one in features.items()})
+        values = [(content, seal(one.to_bytes())) for content, one in features.items()]
+        self._write("INSERT OR REPLACE INTO features (hash, points) VALUES (?, ?)", values)
 
     def words(self) -> dict[str, bytes]:
         """The quantised points of every image that has some."""
-        return dict(self._read("words"))
+        return self._read("SELECT hash, words FROM features WHERE words IS NOT NULL")
 
     def write_words(self, words: Mapping[str, bytes]) -> None:
         """Keep the quantised points of these images."""
-        self._write("words", words)
+        values = [(seal(kept), content) for content, kept in words.items()]
+        self._write("UPDATE features SET words = ? WHERE hash = ?", values)
 
     def vocabulary(self) -> bytes | None:
         """What points are quantised with; None before there is one."""
-        return next((kept for _, kept in self._read("vocabulary", columns="'', kept")), None)
+        return self._read("SELECT '', kept FROM vocabulary").get("")
 
     def write_vocabulary(self, vocabulary: bytes) -> None:
         """Keep a new vocabulary; the words of the old one go."""
         with self._transaction() as rows:
             rows.execute("DELETE FROM vocabulary")
-            rows.execute("DELETE FROM words")
+            rows.execute("UPDATE features SET words = NULL")
             rows.execute("INSERT INTO vocabulary VALUES (?)", (seal(vocabulary),))
-
-    def _read(
-        self, table: str, where: str = "", values: Sequence[object] = (), columns: str = "hash, kept"
-    ) -> list[tuple[str, bytes]]:
-        """Rows of a table, none where it is missing; UserError where one is damaged."""
-        if table not in self._tables():
-            return []
-        try:
-            return [
-                (one, unseal(kept))
-                for one, kept in self._select(f"SELECT {columns} FROM {table} {where}", values)
-            ]
-        except ValueError as error:
-            raise _report_damage(self.file) from error
-
-    def _write(self, table: str, kept: Mapping[str, bytes]) -> None:
-        with self._transaction() as rows:
-            values = [(one, seal(content)) for one, content in kept.items()]
-            rows.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", values)
 
     def drop(self, hashes: Iterable[str]) -> None:
         """Delete what is kept of these images."""
-        gone = [(one,) for one in hashes]
-        if gone and self.file.exists():
-            tables = self._tables()
-            with self._transaction() as rows:
-                for table in tables.intersection(_BY_HASH):
-                    rows.executemany(f"DELETE FROM {table} WHERE hash = ?", gone)
-
-    def drop_others(self, hashes: set[str]) -> None:
-        """Delete what is kept of all images but these."""
-        self.drop(set[str]().union(*map(self._hashes, self._tables().intersection(_BY_HASH))) - hashes)
+        self._write("DELETE FROM features WHERE hash = ?", [(one,) for one in hashes])
 
     def close(self) -> None:
         """Close the file."""
@@ -109,30 +84,50 @@ class LocalFeatureDatabase:
                 self._rows.close()
                 self._rows = None
 
+    def _read(self, statement: str, values: Sequence[object] = ()) -> dict[str, bytes]:
+        """Keys and what is kept for them; UserError where that is damaged."""
+        try:
+            return {key: unseal(kept) for key, kept in self._select(statement, values)}
+        except ValueError as error:
+            raise _report_damage(self.file) from error
+
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query; none where the file is missing or of another format."""
         if not self.file.exists():
             return []
         with self._lock, _explain_errors(self.file):
-            if self._rows is None:
-                self._rows = connect(self.file)
-            return self._rows.execute(statement, values).fetchall()
+            rows = self._open()
+            return rows.execute(statement, values).fetchall() if _format_of(rows) == _FORMAT else []
 
-    def _tables(self) -> set[str]:
-        return {row[0] for row in self._select("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-    def _hashes(self, table: str) -> set[str]:
-        return {row[0] for row in self._select(f"SELECT hash FROM {table}")}
+    def _write(self, statement: str, values: Sequence[tuple[object, ...]]) -> None:
+        if values:
+            with self._transaction() as rows:
+                rows.executemany(statement, values)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock, _explain_errors(self.file):
-            if self._rows is None:
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-                self._rows = connect(self.file)
-            self._rows.executescript(_SCHEMA)
-            with self._rows as rows:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self._open() as rows:
                 rows.execute("BEGIN IMMEDIATE")
+                if _format_of(rows) != _FORMAT:
+                    for (table,) in rows.execute(
+                        "SELECT name FROM sqlite_master WHERE type = 'table'"
+                    ).fetchall():
+                        rows.execute(f"DROP TABLE {table}")
+                    for table in _TABLES:
+                        rows.execute(table)
+                    rows.execute(f"PRAGMA user_version = {_FORMAT}")
                 yield rows
+
+    def _open(self) -> sqlite3.Connection:
+        if self._rows is None:
+            self._rows = connect(self.file)
+        return self._rows
+
+
+def _format_of(rows: sqlite3.Connection) -> int:
+    return int(rows.execute("PRAGMA user_version").fetchone()[0])
 
 
 def keep_features(store: Store, kept: LocalFeatureDatabase, rows: Iterable[Row]) -> None:

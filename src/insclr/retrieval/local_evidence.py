@@ -19,7 +19,7 @@ from insclr.arrays import Ids
 from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.ranking import Results
-from insclr.retrieval.score import ScoreCurve, SearchableRows
+from insclr.retrieval.score import Answer, ScoreCurve, SearchableRows
 from insclr.retrieval.verification import Geometry, verify
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _LEAST_CONFIRMED = 0.05  # share of neighbours that verification must confirm,
 _LEAST_LIFT = 4.0  # and how many times the odds of random pairs
 _QUERIES = 40  # of the collection itself, that the curve is learned from
 _BINS = 8
-_STEPS = 10
+_STEPS = 30
 _MOST_ODDS, _LEAST_ODDS = 7.0, 0.5
 _PRIOR = 1.0  # pairs spread over all bins, in both cases
 _LEAST = 1e-4  # scores are kept this far from 0 and 1 when their log-odds are taken
@@ -83,7 +83,8 @@ def fit_evidence_curve(scores: Values, evidence: Values) -> EvidenceCurve:
     count = len(edges) + 1
     at = np.array([0.0, *(evidence[bins == i].mean() for i in range(1, count))])
     share = _PRIOR * (np.bincount(bins, minlength=count) + 1) / (len(bins) + count)
-    prior, right, odds = log_odds(scores), scores, np.zeros(count)
+    prior, odds = log_odds(scores), np.zeros(count)
+    right = DEFAULT_CURVE.fuse(scores, evidence)  # where cosines tell nothing, it stays
     for _ in range(_STEPS):
         same = np.bincount(bins, right, minlength=count) + share
         other = np.bincount(bins, 1 - right, minlength=count) + share
@@ -219,9 +220,17 @@ def confirm_neighbours(rows: SearchableRows, read: ReadFeatures) -> NeighbourTes
     return NeighbourTest(*shares)
 
 
-def learn_curve(local: LocalEvidence, rows: SearchableRows, cosines: ScoreCurve) -> EvidenceCurve:
-    """The curve of a collection, from some of its images as queries."""
+def learn_curve(
+    local: LocalEvidence, rows: SearchableRows, cosines: ScoreCurve, answers: Sequence[Answer] = ()
+) -> EvidenceCurve:
+    """The curve of a collection, from some of its images as queries, and from the pairs that people answered."""
     scores, evidence = [np.zeros(0)], [np.zeros(0)]
+    for one, other, same in answers:
+        features = local.read(np.array([one]))[0]
+        if features is not None:
+            found = local.weigh(local.vote([features]).queries, np.array([other]))[1]
+            scores.append(np.full(int(not np.isnan(found[0])), float(same)))
+            evidence.append(found[~np.isnan(found)])
     for query in np.random.default_rng(0).permutation(local.ids)[:_QUERIES]:
         features = local.read(np.array([query]))[0]
         if features is None:

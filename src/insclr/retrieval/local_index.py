@@ -22,6 +22,8 @@ SAMPLED_IMAGES = 400  # whose points the vocabulary is learned from,
 _SAMPLE = 20_000  # so many of them at most
 _NEAREST = 3  # centroids of each half that a query point is compared with: nine words
 _POSTINGS = 2**20  # compared at once
+# Postings of a word that is not compared: a share of the images, and at least so many.
+_COMMON, _LEAST_COMMON = 0.5, 1000
 _MOST_BITS = 20  # differing bits of two points that match
 _RARITY = 3  # power of the inverse document frequency
 _WIDTH = 12.0  # bits: how fast the weight of a match falls
@@ -149,7 +151,12 @@ class LocalIndex:
         count = len(self.sizes)
         point, wanted = self.vocabulary.candidates(query)
         starts, ends = self._starts[wanted.words], self._starts[wanted.words.astype(np.int64) + 1]
+        own = self.vocabulary.quantise(query).words.astype(np.int64)
+        most = max(_COMMON * count, _LEAST_COMMON)
+        common = self._starts[own + 1] - self._starts[own] > most  # points that most images have
+        ends = np.where(common[point] | (ends - starts > most), starts, ends)
         scores, rarity = np.zeros(count), np.ones(len(query), np.float32)
+        rarity[common] = 0
         postings = np.cumsum(ends - starts)[
             np.searchsorted(point, point, "right") - 1
         ]  # up to a point's last word

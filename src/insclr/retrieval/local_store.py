@@ -23,7 +23,7 @@ from insclr.retrieval.local_evidence import (
 )
 from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_index import SAMPLED_IMAGES, LocalIndex, Vocabulary, Words
-from insclr.retrieval.score import score_curve_of
+from insclr.retrieval.score import Answer, score_curve_of
 from insclr.store import Store
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def update_local(store: Store, choice: str) -> str:
     """Bring local features up to date, where they are wanted ("on") or help ("auto"); a line for people, or none."""
     kept_decision = decision_of(store)
     with closing(LocalFeatureDatabase(store.parts)) as kept:
-        kept.drop_others({row.image.hash for row in store.rows_by_path().values()})
+        kept.drop(kept.hashes() - {row.image.hash for row in store.rows_by_path().values()})
         decision = _decide(store, kept, choice, kept_decision)
         if decision is None:
             return ""
@@ -73,16 +73,30 @@ def update_local(store: Store, choice: str) -> str:
             keep_features(store, kept, store.rows_by_path().values())
             _keep_words(kept)
             if abs(store.count() - decision.learned) > _LEARN_AGAIN * store.count():
-                with working("learning what matched points are worth"):
-                    local = _open(store, kept, DEFAULT_CURVE)
-                    curve = learn_curve(local, store, score_curve_of(store)) if local else DEFAULT_CURVE
-                decision = replace(decision, curve=curve, learned=store.count())
-                if choice == "auto" and not curve.informs:
+                decision = _learn(store, kept, decision)
+                if choice == "auto" and not decision.curve.informs:
                     reason = "a geometry does not make a pair of these photos more likely to be right"
                     decision = replace(decision, used=False, reason=reason)
                     kept.drop(kept.hashes())
         store.set_note(_NOTE, json.dumps(asdict(decision)))
     return decision.line() if decision != kept_decision else ""
+
+
+def learn_from_answers(store: Store, answers: Sequence[Answer]) -> None:
+    """Learn anew what matched points are worth, from calibrated scores and pairs that people answered."""
+    decision = decision_of(store)
+    if decision is not None and decision.used:
+        with closing(LocalFeatureDatabase(store.parts)) as kept:
+            store.set_note(_NOTE, json.dumps(asdict(_learn(store, kept, decision, answers))))
+
+
+def _learn(
+    store: Store, kept: LocalFeatureDatabase, decision: Decision, answers: Sequence[Answer] = ()
+) -> Decision:
+    with working("learning what matched points are worth"):
+        local = _open(store, kept, DEFAULT_CURVE)
+        curve = learn_curve(local, store, score_curve_of(store), answers) if local else DEFAULT_CURVE
+    return replace(decision, curve=curve, learned=store.count())
 
 
 def _decide(
@@ -161,18 +175,24 @@ def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
         return None
     version = f"{store.version()} {store.note(_NOTE)}"
     with _opening:
-        if _opened.get(store.uri, ("",))[0] != version:
+        known, found = _opened.get(store.uri, ("", None))
+        if known != version or found is None:  # features may have been made since
             decision = decision_of(store)
             curve = decision.curve if decision else DEFAULT_CURVE
             found = _open(store, LocalFeatureDatabase(store.parts), curve)
             _opened[store.uri] = version, found
-        found = _opened[store.uri][1]
+            if found is None and choice == "auto" and known != version:
+                _log.warning(_missing_features(store))
     if found is None and choice == "on":
-        raise UserError(
-            f"the store {store.uri} has no local features of these photos: make them with `insclr index MODEL IMAGES "
-            f"--store {store.uri} --local on`, or search with --local off"
-        )
+        raise UserError(_missing_features(store))
     return found
+
+
+def _missing_features(store: Store) -> str:
+    return (
+        f"the store {store.uri} has no local features of these photos: make them with `insclr index MODEL IMAGES "
+        f"--store {store.uri} --local on`, or search with --local off"
+    )
 
 
 def uses_local(store: Store, choice: str) -> bool:
