@@ -18,7 +18,6 @@ from insclr.data.formats import what_is
 from insclr.errors import UserError
 from insclr.files import only_writer, sync_folder
 from insclr.store.database import UPSERT, Database, report_damage, whole
-from insclr.store.nearest import NearestRows, RegionRows, read_regions, write_regions
 from insclr.store.rows import (
     Entry,
     IndexedImage,
@@ -28,7 +27,7 @@ from insclr.store.rows import (
     StoreInfo,
     check_descriptors,
 )
-from insclr.store.segment import DamagedSegment
+from insclr.store.segment import DamagedSegment, NearestRows, RegionRows
 from insclr.store.segments import Segments, select_by_id
 from insclr.store.store_models import rows_folder, split_model
 from insclr.store.where import Condition, meets
@@ -125,7 +124,7 @@ class LocalStore:
             paths = [one.path for one in images]
             self._database.fill("pictures", "path = ?", paths)
             if regions is not None:
-                write_regions(self._database, paths, regions, self.info.dim)
+                _write_regions(self._database, paths, regions, self.info.dim)
 
     def update(self, images: Sequence[IndexedImage]) -> None:
         statement = (
@@ -199,7 +198,7 @@ class LocalStore:
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
         dim = self.info.dim
         kept = self._select_regions(*select_by_id("WHERE picture", ids))
-        found = {row: read_regions(boxes, vectors, dim) for row, boxes, vectors in kept}
+        found = {row: _read_regions(boxes, vectors, dim) for row, boxes, vectors in kept}
         return [found.get(int(one)) or no_regions(dim) for one in ids]
 
     def _select_regions(self, which: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -331,3 +330,25 @@ def _no_store(folder: Path) -> UserError:
 def _values(image: IndexedImage) -> tuple[str, str, int, int, str, str]:
     columns = json.dumps(dict(image.columns), ensure_ascii=False)
     return image.path, image.hash, image.size, image.mtime, columns, "{}"
+
+
+def _write_regions(database: Database, paths: Sequence[str], regions: Sequence[Regions], dim: int) -> None:
+    """Keep the regions of the rows of these paths, within the transaction at hand."""
+    for one in regions:
+        check_descriptors(one.descriptors, len(one.boxes), dim)
+    database.rows.executemany(
+        "INSERT OR REPLACE INTO regions (picture, boxes, vectors) SELECT id, ?, ? FROM pictures WHERE path = ?",
+        [
+            (one.boxes.astype("<f4").tobytes(), one.descriptors.astype("<f2").tobytes(), path)
+            for path, one in zip(paths, regions, strict=True)
+        ],
+    )
+    database.fill("regions", "picture = (SELECT id FROM pictures WHERE path = ?)", paths)
+
+
+def _read_regions(boxes: bytes, vectors: bytes, dim: int) -> Regions:
+    """One row's regions as they are kept; ValueError when their lengths do not fit."""
+    return Regions(
+        np.frombuffer(boxes, dtype="<f4").reshape(-1, 4),
+        np.frombuffer(vectors, dtype="<f2").reshape(-1, dim).astype(np.float32),
+    )

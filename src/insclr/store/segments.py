@@ -23,8 +23,16 @@ from insclr.errors import UserError
 from insclr.files import only_writer, whole_folder
 from insclr.store import segment as segment_module
 from insclr.store.database import Database, array_bytes, unseal, whole
-from insclr.store.nearest import NearestRows, Part
-from insclr.store.segment import DamagedSegment, Halves, Segment, exact_index, open_segment, write_segment
+from insclr.store.segment import (
+    DamagedSegment,
+    Halves,
+    NearestRows,
+    Part,
+    Segment,
+    exact_index,
+    open_segment,
+    write_segment,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -11,17 +11,20 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from insclr.errors import UserError
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 30
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
-_SIGNS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+    **{"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    "contains": operator.contains,
+}
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<number>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]))
@@ -35,19 +38,11 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Compare:
-    """`column sign value`, the sign being one of = < <= > >=."""
+    """`column sign value`, the sign being = < <= > >= or contains (case matters)."""
 
     column: str
     sign: str
     value: str | float
-
-
-@dataclass(frozen=True)
-class Contains:
-    """The column's text holds `text` (case matters)."""
-
-    column: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Joined:
     conditions: tuple["Condition", ...]
 
 
-Condition = Compare | Contains | Not | Joined
+Condition = Compare | Not | Joined
 
 
 def parse_where(text: str, columns: Sequence[str]) -> Condition | None:
@@ -152,7 +147,7 @@ class _Parser:
         if self.skip("word", "in"):
             return self.membership(column)
         if self.skip("word", "contains"):
-            return Contains(column, self.value("a text")[1])
+            return Compare(column, "contains", self.value("a text")[1])
         kind, sign, *_ = self.next("a comparison such as = or >=")
         sign = "=" if sign == "==" else sign
         if kind != "sign" or sign not in _COMPARISONS:
@@ -252,26 +247,17 @@ def to_milvus(where: Condition) -> str:
 
     Milvus cannot quote % and _ in a pattern: `contains` reads them as "anything" and "any letter" here.
     """
-    if isinstance(where, Compare):
-        number = isinstance(where.value, float)
-        if where.column == "path" and number:
-            return "id < 0"
-        sign = "==" if where.sign == "=" else where.sign
-        return _milvus_test(
-            "numbers" if number else "columns", where.column, f"{sign} {json.dumps(where.value)}"
-        )
-    if isinstance(where, Contains):
-        return _milvus_test("columns", where.column, f"like {json.dumps(f'%{where.text}%')}")
     if isinstance(where, Not):
         return f"not ({to_milvus(where.condition)})"
-    return f" {where.word} ".join(f"({to_milvus(one)})" for one in where.conditions)
-
-
-def _milvus_test(source: str, name: str, test: str) -> str:
-    if name == "path":
-        return f"path {test}"
+    if isinstance(where, Joined):
+        return f" {where.word} ".join(f"({to_milvus(one)})" for one in where.conditions)
+    sign, value = {"=": "==", "contains": "like"}.get(where.sign, where.sign), where.value
+    test = f"{sign} {json.dumps(f'%{value}%' if sign == 'like' else value)}"
+    source = "numbers" if isinstance(value, float) else "columns"
+    if where.column == "path":
+        return "id < 0" if source == "numbers" else f"path {test}"
     # Without `exists` a missing value makes the test neither true nor false, and `not` of that is not true.
-    column = f"{source}[{json.dumps(name)}]"
+    column = f"{source}[{json.dumps(where.column)}]"
     return f"((exists {column}) and ({column} {test}))"
 
 
@@ -284,21 +270,17 @@ def meets(where: Condition, path: str, columns: Mapping[str, str]) -> bool:
     text = path if where.column == "path" else columns.get(where.column)
     if text is None:
         return False
-    if isinstance(where, Contains):
-        return where.text in text
     here = number_of(text) if isinstance(where.value, float) and where.column != "path" else text
     if here is None or isinstance(here, str) is not isinstance(where.value, str):
         return False
-    return bool(_SIGNS[where.sign](here, where.value))
+    return _SIGNS[where.sign](here, where.value)
 
 
 def has_contains(where: Condition) -> bool:
     """Whether a condition searches a text inside of values, which Milvus can from version 2.4 on."""
     if isinstance(where, Not):
         return has_contains(where.condition)
-    return (
-        any(map(has_contains, where.conditions)) if isinstance(where, Joined) else isinstance(where, Contains)
-    )
+    return any(map(has_contains, where.conditions)) if isinstance(where, Joined) else where.sign == "contains"
 
 
 def number_of(text: str) -> float | None:
