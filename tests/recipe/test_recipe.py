@@ -171,6 +171,7 @@ def test_a_change_reaches_one_round_or_all() -> None:
         ("network.dim=true", "network.dim = True is not possible; it takes a whole number"),
         ("rounds.method.variant=E", "rounds.0.method.variant = 'E' is not possible; it takes 'A', 'B'"),
         ("rounds.method.name=other", "rounds.0.method: name must be one of arcface, byol, calibrated"),
+        ("rounds.augmentation=other", "rounds.0.augmentation: it must be one of paper, byol, deepcluster"),
         ("rounds.method.batch_threshold=x", "it takes a number or 'auto'"),
         ("rounds.method.pool=2", "rounds.0.method: pool must be larger than neighbours (3)"),
         ("rounds.7.lr=1", "has 2 rounds"),

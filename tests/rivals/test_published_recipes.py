@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from insclr.data.augment import PUBLISHED, Photometry
 from insclr.jobs.train import train
 from insclr.options import TrainOptions
 from insclr.recipe import load_recipe
 from insclr.tracking import read_metrics
 from insclr.training import run_log
+from insclr_rivals.colours import PUBLISHED, Photometry
 
 # Crops as shares of the area, and what is done to colours; "paper" is nothing.
 _VIEWS = {

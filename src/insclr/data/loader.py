@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from insclr.data.augment import Augmentation, augmented_view, recolour
+from insclr.data.augment import augmented_view, find_augmentation
 from insclr.data.decode import BadImage, decode
 from insclr.data.images import ImageList, Skipped
 from insclr.data.views import fit_image
@@ -41,7 +41,7 @@ class ViewSpec:
     plain: bool = True
     augmented: int = 1
     crop: tuple[float, float] = DEFAULT_CROP  # share of the image's area in an augmented view
-    augmentation: Augmentation = "paper"  # what is done to its colours
+    augmentation: str = "paper"  # what is done to its colours
 
     @property
     def longest(self) -> int:
@@ -89,9 +89,10 @@ def load_views(file: Path, views: ViewSpec, key: str) -> tuple[Tensor, Tensor]:
     pixels, generator = torch.from_numpy(np.array(image)).permute(2, 0, 1), make_generator(key)
     size = views.augmented_size
     augmented = torch.empty(views.augmented, 3, size, size, dtype=torch.uint8)
+    recolour = find_augmentation(views.augmentation)
     for number in range(views.augmented):
         view = augmented_view(pixels, size, generator, views.crop)
-        augmented[number] = recolour(view, views.augmentation, number, generator)
+        augmented[number] = recolour(view, number, generator) if recolour else view
     return torch.from_numpy(np.array(plain)), augmented
 
 

@@ -13,6 +13,7 @@ from insclr.recipe.tables import (
     MethodSettings,
     StoredMethodSettings,
     Table,
+    find_entry_points,
     load_method,
     method_names,
     setting,
@@ -164,8 +165,10 @@ class RoundRecipe(Table):
     crop: tuple[float, float] = setting(
         (0.4, 1.0), "augmented view: least and largest share of the image's area"
     )
-    augmentation: Literal["paper", "simclr", "moco-v2", "byol", "swav", "deepcluster"] = setting(
-        "paper", "what is done to an augmented view beside crop and flip: nothing (paper), or as published"
+    augmentation: str = setting(
+        "paper",
+        "what is done to an augmented view beside crop and flip: nothing (paper), or as published: simclr, moco-v2, "
+        "byol, swav, deepcluster",
     )
     cached_views: int = setting(
         3, "augmented views cached per image, where features or maps are cached", ge=1
@@ -201,6 +204,14 @@ class RoundRecipe(Table):
             raise ValueError(f"name must be one of {', '.join(method_names())}")
         settings: type[MethodSettings] = load_method(value["name"]).settings_class
         return settings.model_validate_json(json.dumps(value))
+
+    @field_validator("augmentation")
+    @classmethod
+    def _check_augmentation(cls, value: str, info: ValidationInfo) -> str:
+        known = ["paper", *sorted(find_entry_points("insclr.augmentations"))]
+        if value not in known and info.context != WITHOUT_METHODS:
+            raise ValueError(f"it must be one of {', '.join(known)}")
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RoundRecipe":

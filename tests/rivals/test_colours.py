@@ -5,8 +5,9 @@ import importlib
 import pytest
 import torch
 
-from insclr.data.augment import PUBLISHED, blur, recolour, shifted_hue
+from insclr.data.augment import find_augmentation
 from insclr.torchvision_import import import_torchvision
+from insclr_rivals.colours import BYOL, PUBLISHED, blur, shifted_hue
 
 import_torchvision()
 transforms = importlib.import_module("torchvision.transforms.v2")
@@ -38,10 +39,11 @@ def test_a_blur_is_torchvisions(sigma: float) -> None:
     torch.testing.assert_close(blur(pixels, sigma), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["paper", *PUBLISHED])
 def test_a_view_depends_on_its_generator_alone(name: str) -> None:
     def made(seed: int, number: int = 0) -> torch.Tensor:
-        return recolour(_view(), name, number, torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        recolour = find_augmentation(name)
+        return recolour(_view(), number, torch.Generator().manual_seed(seed)) if recolour else _view()
 
     assert torch.equal(made(1), made(1))
     assert made(1).dtype == torch.uint8
@@ -53,7 +55,7 @@ def test_every_call_takes_the_same_draws() -> None:
     left = []
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
-        recolour(_view(), "byol", seed, generator)
+        BYOL(_view(), seed, generator)
         other = torch.Generator().manual_seed(seed)
         torch.rand(4, generator=other), torch.rand(5, generator=other), torch.randperm(4, generator=other)
         left.append(torch.equal(torch.rand(3, generator=generator), torch.rand(3, generator=other)))
@@ -65,6 +67,6 @@ def test_the_two_views_of_byol_are_made_differently() -> None:
     smooth = [[], []]  # type: ignore[var-annotated]
     for number in (0, 1):
         for seed in range(30):
-            view = recolour(_view(112), "byol", number, torch.Generator().manual_seed(seed)).float()
+            view = BYOL(_view(112), number, torch.Generator().manual_seed(seed)).float()
             smooth[number].append((view[:, 1:] - view[:, :-1]).abs().mean() / view.std())
     assert torch.tensor(smooth[0]).mean() < 0.9 * torch.tensor(smooth[1]).mean()
