@@ -1,7 +1,7 @@
 """The charts of a run: along its training, and of its similarities."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from insclr.report.charts import Mark, Series, histogram_chart, line_chart, used_range
 from insclr.report.run_record import Record, RunRecord
@@ -19,54 +19,61 @@ class Figure:
     chart: str
 
 
+class _Drawn(TypedDict, total=False):
+    percent: bool
+    from_zero: bool
+
+
+# Title, how to read it, the logged values with their names and colours, and how they are drawn.
+_CHARTS: dict[str, tuple[str, tuple[tuple[str, str, int], ...], _Drawn]] = {
+    "Loss": ("The value that training minimises.", (("loss", "loss", _MAIN),), {}),
+    "Similarity of pairs": (
+        "Mean cosine of the pairs that the loss pulls together and pushes apart.",
+        (
+            ("positive_similarity", "positive pairs", _MAIN),
+            ("negative_similarity", "negative pairs", _GREY),
+        ),
+        {},
+    ),
+    "Positives in the batch": (
+        "Neighbours in the tuple that are selected as photos of the same thing.",
+        (("batch_positives", "per anchor", _BATCH),),
+        {"from_zero": True},
+    ),
+    "Positives from the candidate pool": (
+        "Further photos of the same thing, mined among the images nearest to the anchor.",
+        (("bank_positives", "per anchor", _POOL),),
+        {"from_zero": True},
+    ),
+    "Precision in the batch": (
+        "Share of the selected that are right, by the labels; nn would select all neighbours.",
+        (("batch_precision", "selected", _BATCH), ("nn_precision", "nn: all neighbours", _GREY)),
+        {"percent": True},
+    ),
+    "Precision from the candidate pool": (
+        "Share of the mined that are right, by the labels. The easiest ones are in the tuple already.",
+        (("memory_precision", "mined", _POOL),),
+        {"percent": True},
+    ),
+    "Active negatives": (
+        "Negatives still more similar than the margin, per query image: what is left to push apart.",
+        (("active_negatives", "above the margin", _NEAREST),),
+        {"from_zero": True},
+    ),
+}
+
+
 def training_curves(run: RunRecord) -> list[Figure]:
     """Loss and mAP; number and precision of the positives (the paper's analysis figure); similarities."""
-    mines = any(
-        value for _, value in run.curve("bank_positives")
-    )  # some methods take positives from the batch only
-    # Panels that belong together stand side by side, with labels (mAP beside the loss) and without.
-    figures = [
-        _chart(run, "Loss", "The value that training minimises.", [("loss", "loss", _MAIN)]),
-        _map_chart(run) or _pairs_chart(run),
-        _chart(
-            run,
-            "Positives in the batch",
-            "Neighbours in the tuple that are selected as photos of the same thing.",
-            [("batch_positives", "per anchor", _BATCH)],
-            from_zero=True,
-        ),
-        _chart(
-            run,
-            "Positives from the candidate pool",
-            "Further photos of the same thing, mined among the images nearest to the anchor.",
-            [("bank_positives", "per anchor", _POOL)],
-            from_zero=True,
+    charts = {title: _chart(run, title) for title in _CHARTS}
+    if not any(value for _, value in run.curve("bank_positives")):
+        charts["Positives from the candidate pool"] = (
+            None  # a method that takes positives from the batch only
         )
-        if mines
-        else None,
-        _chart(
-            run,
-            "Precision in the batch",
-            "Share of the selected that are right, by the labels; nn would select all neighbours.",
-            [("batch_precision", "selected", _BATCH), ("nn_precision", "nn: all neighbours", _GREY)],
-            percent=True,
-        ),
-        _chart(
-            run,
-            "Precision from the candidate pool",
-            "Share of the mined that are right, by the labels. The easiest ones are in the tuple already.",
-            [("memory_precision", "mined", _POOL)],
-            percent=True,
-        ),
-        _chart(
-            run,
-            "Active negatives",
-            "Negatives still more similar than the margin, per query image: what is left to push apart.",
-            [("active_negatives", "above the margin", _NEAREST)],
-            from_zero=True,
-        ),
-        _pairs_chart(run) if _map_chart(run) else None,
-    ]
+    # Panels that belong together stand side by side, with labels (mAP beside the loss) and without.
+    loss, pairs, *others = charts.values()
+    maps = _map_chart(run)
+    figures = (loss, maps, *others, pairs) if maps else (loss, pairs, *others)
     return [figure for figure in figures if figure is not None]
 
 
@@ -89,36 +96,13 @@ def similarity_histograms(run: RunRecord) -> list[Figure]:
     return [_histogram(name, one, reach) for name, one in inspections]
 
 
-def _chart(
-    run: RunRecord,
-    title: str,
-    about: str,
-    wanted: Iterable[tuple[str, str, int]],
-    *,
-    percent: bool = False,
-    from_zero: bool = False,
-) -> Figure | None:
+def _chart(run: RunRecord, title: str) -> Figure | None:
+    about, wanted, drawn = _CHARTS[title]
     series = [Series(name, run.curve(key), colour, dashed=colour == _GREY) for key, name, colour in wanted]
     if not series[0].points:
         return None
-    chart = line_chart(
-        title,
-        series,
-        marks=round_marks(run),
-        x_names=run.step_names(),
-        percent=percent,
-        from_zero=from_zero,
-    )
+    chart = line_chart(title, series, marks=round_marks(run), x_names=run.step_names(), **drawn)
     return Figure(title, about, chart)
-
-
-def _pairs_chart(run: RunRecord) -> Figure | None:
-    return _chart(
-        run,
-        "Similarity of pairs",
-        "Mean cosine of the pairs that the loss pulls together and pushes apart.",
-        [("positive_similarity", "positive pairs", _MAIN), ("negative_similarity", "negative pairs", _GREY)],
-    )
 
 
 def _map_chart(run: RunRecord) -> Figure | None:
