@@ -73,7 +73,7 @@ def main() -> None:
     flat.add(vectors)
     measure("faiss flat", lambda query: list(flat.search(query[None], TOP)[1][0]), queries, truth)
     for kind in ("", "_notes"):
-        store._server._client.drop_collection(f"{name}{kind}")  # type: ignore[attr-defined]
+        store.server.client.drop_collection(f"{name}{kind}")  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

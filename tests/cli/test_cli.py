@@ -346,7 +346,7 @@ def test_a_fault_of_the_system_ends_in_a_sentence(
     def fail(*_args: object, **_options: object) -> None:
         raise error
 
-    monkeypatch.setattr("insclr.cli._require_text", fail)
+    monkeypatch.setattr("insclr.cli.require_text", fail)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
@@ -356,13 +356,13 @@ def test_a_fault_of_the_system_ends_in_a_sentence(
 def test_a_signal_ends_even_a_command_that_hangs() -> None:
     code = (
         "import time, insclr.cli as cli\n"
-        "cli._LAST_SECONDS = 1\n"
+        "cli.LAST_SECONDS = 1\n"
         "def hang(*_):\n"
         "    try:\n"
         "        print('begun', flush=True); time.sleep(60)\n"
         "    finally:\n"
         "        time.sleep(60)\n"
-        "cli._require_text = hang\n"
+        "cli.require_text = hang\n"
         "cli.main()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

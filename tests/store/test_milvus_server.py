@@ -141,7 +141,7 @@ def test_two_writers_keep_each_others_columns_and_change_the_version(
 def test_a_half_made_store_is_reported_and_completed(milvus_uri: str, missing: str) -> None:
     create_store(milvus_uri, INFO).close()
     server = MilvusServer(milvus_uri)
-    client = server._client
+    client = server.client
     if missing == "notes":
         client.drop_collection(f"{server.name}_notes")
     else:
@@ -156,7 +156,7 @@ def test_a_half_made_store_is_reported_and_completed(milvus_uri: str, missing: s
 
 def test_a_collection_of_another_program_is_left_alone(milvus_uri: str) -> None:
     server = MilvusServer(milvus_uri)
-    server._client.create_collection(server.name, dimension=8)
+    server.client.create_collection(server.name, dimension=8)
     for opening in (lambda: open_store(milvus_uri), lambda: create_store(milvus_uri, INFO)):
         with pytest.raises(UserError, match=r"is not a store of insclr: give another name"):
             opening()
@@ -197,7 +197,7 @@ def test_many_rows_are_found_by_the_index_once_the_store_has_settled(
     vectors, queries = unit_vectors(2000), unit_vectors(20, 1)
     store.upsert(pictures(2000), vectors)
     store.settle()
-    state = store._server._client.describe_index(store._name, "vector")
+    state = store.server.client.describe_index(store.server.name, "vector")
     assert not state.get("pending_index_rows")
     path_of = {row.id: row.image.path for row in store.rows_by_path().values()}
     found = store.search(queries, 10).ids
@@ -254,14 +254,14 @@ class _KillsAt(HistogramDescriber):
 
     def __init__(self, server: RealServer, back_after: float | None) -> None:
         super().__init__()
-        self._server, self._back_after, self._batches = server, back_after, 0
+        self.server, self._back_after, self._batches = server, back_after, 0
 
     def files(self, *arguments: Any, **options: Any) -> Described:
         self._batches += 1
         if self._batches == 3:
-            self._server.kill()
+            self.server.kill()
             if self._back_after is not None:
-                threading.Timer(self._back_after, self._server.start).start()
+                threading.Timer(self._back_after, self.server.start).start()
         return super().files(*arguments, **options)
 
 

@@ -141,7 +141,7 @@ def test_where_limits_the_search(store: Store) -> None:
         "odd name": ["", "", "", "y", "x"],
     }
     store.upsert(pictures(5, **columns), unit_vectors(5))
-    older = isinstance(store, MilvusStore) and store._server.version < (2, 4)
+    older = isinstance(store, MilvusStore) and store.server.version < (2, 4)
     for where, expected in WHERES:
         if older and "contains" in where:
             with pytest.raises(UserError, match=r"needs Milvus 2\.4 or newer"):
@@ -203,8 +203,9 @@ def test_a_milvus_that_goes_away_is_unavailable(milvus_uri: str, monkeypatch: py
 def test_a_damaged_milvus_store_is_named(lite_uri: str) -> None:
     store = create_store(lite_uri, INFO)
     assert isinstance(store, MilvusStore)
-    store._server.create(store._journal, TEXT_FIELDS)
-    store._server.upsert(store._journal, [text_entity("1", "no entry")])
+    journal = f"{store.server.name}_journal"
+    store.server.create(journal, TEXT_FIELDS)
+    store.server.upsert(journal, [text_entity("1", "no entry")])
     with pytest.raises(UserError, match="is damaged"):
         store.journal()
     store.set_note("info", "{}")

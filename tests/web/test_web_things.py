@@ -162,13 +162,13 @@ def test_things_are_shown_while_another_process_drops_rows(
     client: TestClient, collection: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows go after the server has listed them and before it reads their descriptors."""
+    monkeypatch.setattr("insclr.store.local.RELOAD_SHARE", 1e9)  # reload at once
     real = LocalStore.descriptors
 
     def drop_first(store: LocalStore, ids: Sequence[int]) -> object:
         monkeypatch.setattr(LocalStore, "descriptors", real)
         with closing(open_store(collection.store.uri)) as other:
             other.delete([row.image.path for row in other.rows(list(ids)[:3])])
-        store._load_again_at = 0.0
         return real(store, ids)
 
     monkeypatch.setattr(LocalStore, "descriptors", drop_first)

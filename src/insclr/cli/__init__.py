@@ -74,7 +74,7 @@ _MEMORY_ERROR = re.compile(
     "|Unable to allocate|can't allocate|[Oo]ut of memory"
 )
 _LEAST_MEMORY = 400_000_000  # bytes of address space; with less, libraries crash while they are loaded
-_LAST_SECONDS = 9  # after which a signal ends even a process that hangs
+LAST_SECONDS = 9  # after which a signal ends even a process that hangs
 _describe_kept: Callable[[], str] = str  # what to print when stopped; a command sets it
 
 
@@ -170,7 +170,7 @@ def main() -> None:
             raise UserError(WHERE_IT_RUNS)
         _require_memory()
         with _raise_on_signals():
-            _require_text(sys.argv)
+            require_text(sys.argv)
             app()
     except UserError as error:
         _end(str(error), 2)
@@ -203,7 +203,7 @@ def _require_memory() -> None:
         raise MemoryError
 
 
-def _require_text(arguments: list[str]) -> None:
+def require_text(arguments: list[str]) -> None:
     """Refuse names whose bytes are no UTF-8: neither a store nor a table nor a page could hold them."""
     from insclr.data.formats import is_text
 
@@ -246,7 +246,7 @@ def _end(message: str, status: int) -> None:
 
 def _stop(number: int, _: object) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_LAST_SECONDS)
+    signal.alarm(LAST_SECONDS)
     raise _Stopped(number)
 
 

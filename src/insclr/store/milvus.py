@@ -61,7 +61,7 @@ class MilvusStore:
     def __init__(self, uri: str, server: MilvusServer | None = None) -> None:
         """Open an existing store; UserError when the server or the collection cannot be reached."""
         self.uri = uri
-        self._server = server = server or MilvusServer(uri)
+        self.server = server = server or MilvusServer(uri)
         self._name = server.name
         self._notes, self._journal, self._regions = (
             f"{self._name}_{part}" for part in ("notes", "journal", "regions")
@@ -93,7 +93,7 @@ class MilvusStore:
 
     def _read_info(self) -> StoreInfo:
         """Have the server hold the rows and notes ready, and say what the store is about."""
-        server, uri = self._server, self.uri
+        server, uri = self.server, self.uri
         if not server.has(self._name):
             raise UserError(f"no store at {uri}: make one with `insclr index MODEL IMAGES --store {uri}`")
         _refuse_others(server)
@@ -126,12 +126,10 @@ class MilvusStore:
         self._delete_regions([row["id"] for row in rows])
         if regions is not None and any(len(one.boxes) for one in regions):
             if not self.has_regions():
-                self._server.create(self._regions, region_fields(self.info.dim))
+                self.server.create(self._regions, region_fields(self.info.dim))
             pairs = zip(rows, regions, strict=True)
-            self._server.upsert(
-                self._regions, [entity for pair in pairs for entity in region_entities(*pair)]
-            )
-        self._server.upsert(self._name, rows)
+            self.server.upsert(self._regions, [entity for pair in pairs for entity in region_entities(*pair)])
+        self.server.upsert(self._name, rows)
         self._written += len(rows)
         self._note_change({name for one in images for name in one.columns})
 
@@ -145,11 +143,11 @@ class MilvusStore:
     def delete(self, paths: Sequence[str]) -> None:
         ids = [row_id(path) for path in paths]
         self._delete_regions(ids)
-        self._server.delete(self._name, ids)
+        self.server.delete(self._name, ids)
         self._note_change(set())
 
     def rows_by_path(self) -> dict[str, Row]:
-        found = map(read_row, self._server.every(self._name, "id", ROW_FIELDS))
+        found = map(read_row, self.server.every(self._name, "id", ROW_FIELDS))
         return {row.image.path: row for row in found}
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
@@ -157,7 +155,7 @@ class MilvusStore:
         return [found[int(one)] for one in ids if int(one) in found]
 
     def ids(self) -> Ids:
-        found = self._server.every(self._name, "id", ["id"])
+        found = self.server.every(self._name, "id", ["id"])
         return np.array([row["id"] for row in found], dtype=np.int64)
 
     def descriptors(self, ids: Sequence[int] | Ids) -> Descriptors:
@@ -165,10 +163,10 @@ class MilvusStore:
         return np.array([found[int(one)] for one in ids], dtype=np.float32).reshape(len(ids), self.info.dim)
 
     def count(self) -> int:
-        return self._server.count(self._name)
+        return self.server.count(self._name)
 
     def columns(self) -> list[str]:
-        notes = self._server.every(self._notes, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
+        notes = self.server.every(self._notes, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
         return sorted({str(note["text"]) for note in notes if note["name"].startswith(_COLUMN)})
 
     def search(self, queries: Descriptors, top: int, where: Condition | None = None) -> Neighbours:
@@ -176,22 +174,22 @@ class MilvusStore:
         return Neighbours(*self._search(self._name, queries, top, where, [])[:2])
 
     def has_regions(self) -> bool:
-        if not self._regions_loaded and self._server.has(self._regions):
-            self._server.load(self._regions)
+        if not self._regions_loaded and self.server.has(self._regions):
+            self.server.load(self._regions)
             self._regions_loaded = True
         return self._regions_loaded
 
     def region_ids(self) -> Ids:
         if not self.has_regions():
             return np.zeros(0, np.int64)
-        found = self._server.every(self._regions, "id", ["id", "picture"])
+        found = self.server.every(self._regions, "id", ["id", "picture"])
         return np.unique(np.array([int(one["picture"]) for one in found], dtype=np.int64))
 
     def regions(self, ids: Sequence[int] | Ids) -> list[Regions]:
         found: dict[int, list[Entity]] = {int(row): [] for row in ids}
         if self.has_regions():
             fields = ["picture", "box", "vector"]
-            for entity in self._server.get(self._regions, _region_ids(list(found)), fields):
+            for entity in self.server.get(self._regions, _region_ids(list(found)), fields):
                 found[int(entity["picture"])].append(entity)
         return [read_regions(found[int(row)], self.info.dim) for row in ids]
 
@@ -206,22 +204,22 @@ class MilvusStore:
         return NearestRegions(ids, similarities, boxes)
 
     def note(self, name: str) -> str | None:
-        found = list(self._server.get(self._notes, [name], ["text"]))
+        found = list(self.server.get(self._notes, [name], ["text"]))
         return str(found[0]["text"]) if found else None
 
     def set_note(self, name: str, text: str) -> None:
-        self._server.upsert(self._notes, [text_entity(name, text)])
+        self.server.upsert(self._notes, [text_entity(name, text)])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        self._server.create(self._journal, TEXT_FIELDS)
+        self.server.create(self._journal, TEXT_FIELDS)
         # One message holds them all where people write; only a copied journal is longer.
-        self._server.upsert(self._journal, [text_entity(one.id, one.text()) for one in entries])
+        self.server.upsert(self._journal, [text_entity(one.id, one.text()) for one in entries])
 
     def journal(self) -> list[Entry]:
-        if not self._server.has(self._journal):
+        if not self.server.has(self._journal):
             return []
-        self._server.load(self._journal)
-        found = self._server.every(self._journal, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
+        self.server.load(self._journal)
+        found = self.server.every(self._journal, "name", ["name", "text"], ENTRIES_PER_MESSAGE)
         try:
             return sorted(parse_entry(row["name"], row["text"]) for row in found)
         except ValueError as error:
@@ -237,20 +235,20 @@ class MilvusStore:
         """
         if self._written >= SEALED_FROM_ROWS:
             for collection in (self._name, *([self._regions] if self.has_regions() else [])):
-                if not self._server.settle(collection):
+                if not self.server.settle(collection):
                     _log.warning(
                         "Milvus at %s is still indexing: searches miss some photos until then", self.uri
                     )
             self._written = 0
 
     def close(self) -> None:
-        self._server.close()
+        self.server.close()
 
     def _search(
         self, collection: str, queries: Descriptors, top: int, where: Condition | None, fields: list[str]
     ) -> tuple[Ids, Scores, list[list[Entity]]]:
         """Ids and similarities (queries, top), and the fields of what was found; empty without the collection."""
-        if where is not None and has_contains(where) and self._server.version < _CONTAINS_FROM:
+        if where is not None and has_contains(where) and self.server.version < _CONTAINS_FROM:
             raise UserError(
                 f"`contains` needs Milvus 2.4 or newer, {self.uri} is older: compare with = instead"
             )
@@ -259,7 +257,7 @@ class MilvusStore:
         entities: list[list[Entity]] = []
         if collection == self._name or self.has_regions():
             expression = "" if where is None else to_milvus(where)
-            found = self._server.search(collection, queries, top, expression, fields)
+            found = self.server.search(collection, queries, top, expression, fields)
             for place, hits in enumerate(found):
                 ids[place, : len(hits)] = [hit["id"] for hit in hits]
                 similarities[place, : len(hits)] = [hit["distance"] for hit in hits]
@@ -268,17 +266,17 @@ class MilvusStore:
 
     def _delete_regions(self, rows: Sequence[int]) -> None:
         if rows and self.has_regions():
-            self._server.delete(self._regions, _region_ids(rows))
+            self.server.delete(self._regions, _region_ids(rows))
 
     def _note_change(self, columns: set[str]) -> None:
         # Random, and a note for each column: what two processes write at once must not undo each other.
         notes = [text_entity("version", f"{time.time_ns()}-{secrets.token_hex(4)}")]
         notes += [text_entity(_column_note(name), name) for name in sorted(columns - self._columns)]
-        self._server.upsert(self._notes, notes)
+        self.server.upsert(self._notes, notes)
         self._columns |= columns
 
     def _get(self, ids: Sequence[int] | Ids, fields: list[str]) -> Iterator[dict[str, Any]]:
-        return self._server.get(self._name, [int(one) for one in ids], fields)
+        return self.server.get(self._name, [int(one) for one in ids], fields)
 
 
 def _region_ids(rows: Sequence[int]) -> list[int]:

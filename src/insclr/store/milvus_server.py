@@ -58,7 +58,7 @@ class MilvusServer:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         server, self.name = _parse_uri(uri)
-        self._client = _connect(uri, server)
+        self.client = _connect(uri, server)
         self._read: set[str] = set()  # collections that this process has read
         self._unread: set[str] = set()  # collections that this process has written since its last read
         version = str(self.call("get_server_version"))
@@ -79,13 +79,13 @@ class MilvusServer:
         """Create a collection and its index where missing; two processes may do so at the same time."""
         vector = next(name for name, field in fields.items() if "dim" in field)
         if not self.has(collection):
-            schema = self._client.create_schema(auto_id=False, description=description)
+            schema = self.client.create_schema(auto_id=False, description=description)
             for name, field in fields.items():
                 schema.add_field(name, **field)
             with _unless(lambda: self.has(collection)):
                 self.call("create_collection", collection, schema=schema)
         if not self._indexes(collection):
-            index = self._client.prepare_index_params()
+            index = self.client.prepare_index_params()
             index.add_index(vector, **(_SCAN if vector == UNUSED else _INDEX))
             with _unless(lambda: bool(self._indexes(collection))):
                 self.call("create_index", collection, index)
@@ -162,7 +162,7 @@ class MilvusServer:
         end = time.monotonic() + _SETTLE
         with _explain_errors(self.uri):
             try:
-                self._client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
+                self.client.flush(collection, timeout=_LOAD, retry_on_rate_limit=False)
             except MilvusException as error:  # a server with a rate limit flushes later, by itself
                 if not _is_denied(error):
                     raise
@@ -175,7 +175,7 @@ class MilvusServer:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self.client.close()
 
     def _indexes(self, collection: str) -> list[str]:
         return list(self.call("list_indexes", collection))
@@ -195,7 +195,7 @@ class MilvusServer:
         with _explain_errors(self.uri):
             while True:
                 try:
-                    return getattr(self._client, method)(*arguments, timeout=timeout, **named)
+                    return getattr(self.client, method)(*arguments, timeout=timeout, **named)
                 except MilvusException as error:
                     if not _is_temporary(error) or time.monotonic() > deadline:
                         raise
