@@ -187,7 +187,9 @@ class _Shares:
             )
             for number in self._shard.numbers:
                 self._done_file(number).unlink()
-            shutil.rmtree(self._folder)
+            shutil.rmtree(
+                self._folder, ignore_errors=True
+            )  # a shard that was started once more may be at work
         return report
 
     def _describe(
