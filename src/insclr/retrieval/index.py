@@ -187,9 +187,8 @@ class _Shares:
             )
             for number in self._shard.numbers:
                 self._done_file(number).unlink()
-            shutil.rmtree(
-                self._folder, ignore_errors=True
-            )  # a shard that was started once more may be at work
+            # A shard that was started once more may be at work there.
+            shutil.rmtree(self._folder, ignore_errors=True)
         return report
 
     def _describe(
