@@ -1,5 +1,6 @@
 """Evaluations whose images several processes describe give the numbers that one process gives."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,17 @@ def test_a_damaged_part_is_described_again(
     part.write_bytes(flipped if content is None else content)
     np.testing.assert_array_equal(DescriptorParts(model, tmp_path)(images, None), whole)
     assert "described again" in caplog.text
+
+
+def test_parts_of_an_earlier_version_are_read(
+    model: OpenedModel, small_collection: Path, tmp_path: Path
+) -> None:
+    images = list_images(small_collection).subset(range(3))
+    DescriptorParts(model, tmp_path)(images, None)
+    (part,) = tmp_path.glob("*.npz")
+    old = np.eye(3, model.engine.dim, dtype=np.float32)
+    old[1] = 0
+    np.savez(part, descriptors=old, skipped=json.dumps([[images.paths[1], "gone"]]))
+    parts = DescriptorParts(model, tmp_path)
+    np.testing.assert_array_equal(parts(images, None), old)
+    assert (dict(parts.skipped), parts.described) == ({images.paths[1]: "gone"}, 0)

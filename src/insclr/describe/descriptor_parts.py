@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from insclr.arrays import Descriptors, Regions
+from insclr.arrays import Descriptors, Regions, no_regions
 from insclr.data.decode import Box
 from insclr.data.images import ImageList, Skipped
 from insclr.describe.pipeline import Described, Request, describe_files
@@ -60,7 +60,7 @@ class DescribedParts:
         file = self.file(images, boxes)
         try:
             if file.exists():
-                found = _read(file)
+                found = _read(file, images)
                 lacking = np.flatnonzero(~found.descriptors.any(1)).tolist()
                 if all(row in found.reasons or known(found.hashes[row]) for row in lacking):
                     return found
@@ -82,8 +82,16 @@ class DescribedParts:
         return found
 
 
-def _read(file: Path) -> Described:
+def _read(file: Path, images: ImageList) -> Described:
     with np.load(file, allow_pickle=False) as kept:
+        if "skipped" in kept:  # of an earlier version: descriptors and reasons alone
+            named, vectors, none = (
+                dict(json.loads(str(kept["skipped"]))),
+                kept["descriptors"],
+                [""] * len(images),
+            )
+            reasons = {row: named[path] for row, path in enumerate(images.paths) if path in named}
+            return Described(vectors, none, [no_regions(vectors.shape[1])] * len(images), reasons)
         about, ends = json.loads(str(kept["about"])), kept["counts"].cumsum()[:-1]
         regions = map(Regions, np.split(kept["boxes"], ends), np.split(kept["vectors"], ends))
         reasons, camera = (
