@@ -8,6 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from helpers.blots import placed, textured
+from helpers.unit_rows import unit
 from insclr.cli import app, evaluation  # noqa: F401  (registers the command)
 from insclr.data.labels import Labels
 from insclr.errors import UserError
@@ -26,11 +27,6 @@ from insclr.evaluation.results import LabelResult
 from insclr.retrieval.local_features import extract_features
 from insclr.store import Regions
 from insclr_demo import draw_collection
-
-
-def unit(*shape: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def evaluate_rows(labels: Labels, ranker: RowRanker, points: MatchedPoints | None = None) -> LabelResult:

@@ -37,6 +37,16 @@ SHIPPED = (
     "rounds.method.pool=20",
     "minutes=0",
 )
+# What `insclr learn` trains.
+LEARNED = (
+    "workers=0",
+    "network.dim=32",
+    "descriptor.size=48",
+    "rounds.augmented_size=48",
+    "rounds.plain_size=48",
+    "rounds.cached_views=2",
+    "rounds.steps=3",
+)
 
 
 def trained_weights(run: Path) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_training import LEARNED as SMALL
 from insclr.data.images import list_images
 from insclr.describe.describer import Describer
 from insclr.engine.opened import open_in_memory
@@ -17,16 +18,6 @@ from insclr.model.model_file import resolve_model
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.store import open_store
-
-SMALL = (
-    "workers=0",
-    "network.dim=32",
-    "descriptor.size=48",
-    "rounds.augmented_size=48",
-    "rounds.plain_size=48",
-    "rounds.cached_views=2",
-    "rounds.steps=3",
-)
 
 
 def test_what_was_said_goes_along_and_the_next_time_no_photo_is_read_for_features(

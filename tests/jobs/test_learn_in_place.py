@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.small_training import LEARNED as SMALL
 from insclr.data.images import list_images
 from insclr.describe.describer import Describer
 from insclr.errors import UserError
@@ -19,15 +20,6 @@ from insclr.store import Store, open_store
 from insclr.web.server import open_served
 
 NAME = "pretrained:efficientnet_lite0"
-SMALL = (
-    "workers=0",
-    "network.dim=32",
-    "descriptor.size=48",
-    "rounds.augmented_size=48",
-    "rounds.plain_size=48",
-    "rounds.cached_views=2",
-    "rounds.steps=3",
-)
 
 
 @pytest.fixture

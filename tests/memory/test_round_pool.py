@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.unit_rows import unit_rows
 from insclr.errors import UserError
 from insclr.memory import round_pool
 from insclr.memory.round_pool import PoolBlocks, find_plan
@@ -13,14 +14,9 @@ from insclr.neighbours.pool import ApproximateSearch, Plan, build_pool, make_pla
 from insclr.ranks import Ranks
 
 
-def unit_rows(seed: int, images: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(images, 6, generator=generator), dim=-1)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_build_the_pool_together(tmp_path: Path, ranks: int) -> None:
-    features = unit_rows(1, 50)
+    features = unit_rows(1, 50, 6)
     blocks = PoolBlocks(features, 5, tmp_path, block_rows=8)
     for rank in range(ranks):
         blocks.build(Ranks(rank=rank, world=ranks), torch.float32)
@@ -31,7 +27,7 @@ def test_ranks_build_the_pool_together(tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    features = unit_rows(2, 50)
+    features = unit_rows(2, 50, 6)
     blocks = PoolBlocks(features, 5, tmp_path, block_rows=10)
     computed: list[int] = []
 
@@ -57,8 +53,8 @@ def test_a_stopped_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: p
 
 
 def test_blocks_of_other_features_are_not_taken_over(tmp_path: Path) -> None:
-    PoolBlocks(unit_rows(3, 20), 5, tmp_path).build(Ranks())
-    features = unit_rows(4, 20)
+    PoolBlocks(unit_rows(3, 20, 6), 5, tmp_path).build(Ranks())
+    features = unit_rows(4, 20, 6)
     blocks = PoolBlocks(features, 5, tmp_path)
     blocks.build(Ranks())
     assert torch.equal(blocks.collect().ids, build_pool(features, 5).ids)
@@ -144,5 +140,5 @@ def test_a_plan_comes_back_for_its_own_features_alone(tmp_path: Path, searched: 
 
 def test_that_no_plan_is_worth_while_is_kept(tmp_path: Path, searched: list[int]) -> None:
     for _ in range(2):
-        assert find_plan(unit_rows(0, 100), 5, tmp_path / "plan.safetensors") is None
+        assert find_plan(unit_rows(0, 100, 6), 5, tmp_path / "plan.safetensors") is None
     assert len(searched) == 1

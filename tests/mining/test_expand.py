@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.unit_rows import unit_rows
 from insclr.mining.expand import (
     ExpandSettings,
     Expansion,
@@ -16,11 +17,6 @@ from insclr.mining.expand import (
     eligible_candidates,
     expand,
 )
-
-
-def unit_rows(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def slow_expand_one(

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.unit_rows import unit_rows
 from insclr.mining.expand import (
     Strategy,
     decision_similarities,
@@ -16,11 +17,6 @@ from insclr.mining.expand import (
     select_in_batch,
     tuple_similarities,
 )
-
-
-def unit_rows(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def slow_cosine(a: list[float], b: list[float]) -> float:

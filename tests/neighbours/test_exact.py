@@ -6,12 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.unit_rows import unit_rows
 from insclr.neighbours.exact import largest, nearest, nearest_rows, score_blocks
-
-
-def unit_rows(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def slow_nearest(queries: Tensor, database: Tensor, size: int, own: list[int]) -> list[list[int]]:

@@ -6,13 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.unit_rows import unit_rows
 from insclr.errors import UserError
 from insclr.neighbours.pool import Pool, build_pool
-
-
-def unit_rows(seed: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
 
 
 def slow_pool(features: Tensor, size: int, anchors: int | None = None) -> list[list[tuple[float, int]]]:

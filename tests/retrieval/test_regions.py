@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from helpers.histogram_describer import HistogramDescriber
+from helpers.unit_rows import unit
 from helpers.vector_search import search_vectors
 from insclr.data.images import list_images
 from insclr.describe.map_features import (
@@ -35,11 +36,6 @@ from insclr.store import (
     open_store,
     parse_where,
 )
-
-
-def unit(*shape: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def regions_of(count: int, number: int, seed: int = 1) -> list[Regions]:
