@@ -8,7 +8,9 @@ rows and scaled to all; building is timed whole.
 """
 
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -16,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from insclr.memory.round_pool import round_pool
 from insclr.neighbours.exact import nearest_rows
-from insclr.neighbours.pool import build_pool
+from insclr.neighbours.pool import Pool
+from insclr.ranks import Ranks
 from real import grown, real_descriptors
 from table import Row, markdown, milliseconds
 from timing import seconds
@@ -57,11 +61,16 @@ def measure(images: int = 100_000, size: int = 100) -> list[Row]:
     return rows
 
 
+def _approximate_pool(features: Tensor, size: int) -> Pool:
+    with tempfile.TemporaryDirectory() as folder:
+        return round_pool(features, size, Path(folder), Ranks(), torch.device("cpu"), approximate_from=0)
+
+
 def _measure(kind: str, features: Tensor, size: int) -> list[Row]:
     sample = torch.randperm(len(features), generator=torch.Generator().manual_seed(1))[:SAMPLE]
     exact = nearest_rows(features, sample, size)[1]
     pools = []
-    ours = seconds(lambda: pools.append(build_pool(features, size, approximate=True)))
+    ours = seconds(lambda: pools.append(_approximate_pool(features, size)))
     recall = _recall(pools[0].ids[sample], exact)
     what = f"{kind}, {len(features):,} x {features.shape[1]}, P = {size}, recall {recall:.3f}"
     table = []

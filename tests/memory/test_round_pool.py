@@ -78,7 +78,9 @@ def test_ranks_build_an_approximate_pool_together(tmp_path: Path, ranks: int) ->
     for rank in range(ranks):
         blocks.build(Ranks(rank=rank, world=ranks))
     together = blocks.collect()
-    alone = build_pool(features, 20, approximate=True)
+    alone = round_pool.round_pool(
+        features, 20, tmp_path / "alone", Ranks(), torch.device("cpu"), approximate_from=0
+    )
     assert torch.equal(together.ids, alone.ids)
     torch.testing.assert_close(together.similarities.float(), alone.similarities, atol=1e-3, rtol=0)
     assert together.recall == alone.recall
@@ -105,7 +107,10 @@ def test_a_stopped_approximate_build_goes_on_where_it_stopped(
         blocks.build(Ranks())
     blocks.build(Ranks())
     assert searched == [0, 750, -1, 1500, 2250]
-    assert torch.equal(blocks.collect().ids, build_pool(features, 20, approximate=True).ids)
+    alone = round_pool.round_pool(
+        features, 20, tmp_path / "alone", Ranks(), torch.device("cpu"), approximate_from=0
+    )
+    assert torch.equal(blocks.collect().ids, alone.ids)
 
 
 @pytest.fixture

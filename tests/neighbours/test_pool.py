@@ -8,7 +8,14 @@ from torch import Tensor
 
 from helpers.unit_rows import unit_rows
 from insclr.errors import UserError
+from insclr.neighbours.exact import nearest
 from insclr.neighbours.pool import Pool, build_pool
+
+
+def pool_in_blocks(features: Tensor, size: int, block_bytes: int) -> Pool:
+    own = torch.arange(len(features))
+    similarities, ids = nearest(features, features, size, own=own, block_bytes=block_bytes)
+    return Pool(ids.int(), similarities)
 
 
 def slow_pool(features: Tensor, size: int, anchors: int | None = None) -> list[list[tuple[float, int]]]:
@@ -27,7 +34,7 @@ def test_pool_holds_the_nearest_others_best_first(
     size = data.draw(st.integers(1, images - 1))
     columns = data.draw(st.integers(1, 30))
     features = unit_rows(seed, images, dim)
-    pool = build_pool(features, size, block_bytes=4 * columns * (images + dim))
+    pool = pool_in_blocks(features, size, 4 * columns * (images + dim))
     expected = slow_pool(features, size)
     for i in range(images):
         assert torch.allclose(pool.similarities[i], torch.tensor([s for s, _ in expected[i]]), atol=1e-5)
@@ -43,7 +50,7 @@ def test_pool_holds_the_nearest_others_best_first(
 def test_blocks_of_any_size_give_the_same_pool_over_several_query_blocks() -> None:
     features = unit_rows(3, 2500, 8)
     whole = build_pool(features, 20)
-    blocked = build_pool(features, 20, block_bytes=4 * 300 * 1032)
+    blocked = pool_in_blocks(features, 20, 4 * 300 * 1032)
     assert torch.equal(whole.ids, blocked.ids)
     assert torch.allclose(whole.similarities, blocked.similarities, atol=1e-6)
 
@@ -58,17 +65,15 @@ def test_identical_images_are_neighbours_but_nobody_is_its_own() -> None:
 @pytest.mark.parametrize("columns", [3, 4, 100])
 def test_equal_similarities_go_by_id_whatever_the_blocks(columns: int) -> None:
     features = torch.eye(12)  # all pairs at similarity 0
-    pool = build_pool(features, 3, block_bytes=4 * columns * 24)
+    pool = pool_in_blocks(features, 3, 4 * columns * 24)
     for i in range(12):
         assert pool.ids[i].tolist() == [j for j in range(12) if j != i][:3]
 
 
-def test_half_precision_features_and_similarities() -> None:
+def test_half_precision_features() -> None:
     features = unit_rows(0, 40, 16)
-    pool = build_pool(features.half(), 5, dtype=torch.float16)
-    exact = build_pool(features, 5)
-    assert pool.similarities.dtype == torch.float16
-    assert torch.allclose(pool.similarities.float(), exact.similarities, atol=2e-3)
+    pool, exact = build_pool(features.half(), 5), build_pool(features, 5)
+    assert torch.allclose(pool.similarities, exact.similarities, atol=2e-3)
 
 
 def test_a_pool_as_large_as_the_collection_is_refused_with_the_largest_possible() -> None:
@@ -84,6 +89,6 @@ def test_a_pool_as_large_as_the_collection_is_refused_with_the_largest_possible(
 def test_large_collections_with_many_equal_images(columns: int, kinds: int) -> None:
     # Rows of the identity: similarities are 0 or 1, and with few kinds most candidates are equals.
     features = torch.eye(kinds)[torch.arange(400) * 7919 % kinds]
-    pool = build_pool(features, 7, block_bytes=4 * columns * 400)
+    pool = pool_in_blocks(features, 7, 4 * columns * 400)
     for i, expected in enumerate(slow_pool(features, 7, anchors=10)):
         assert pool.ids[i].tolist() == [j for _, j in expected]

@@ -51,15 +51,10 @@ def nearest(
 
 
 def nearest_rows(
-    features: Tensor,
-    rows: Tensor,
-    size: int,
-    *,
-    block_bytes: int = BLOCK_BYTES,
-    device: str | torch.device | None = None,
+    features: Tensor, rows: Tensor, size: int, *, device: str | torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
     """The `size` nearest rows of `features` (N, D) to each of its `rows` (B,), itself left out, as `nearest`."""
-    return nearest(features[rows], features, size, own=rows, block_bytes=block_bytes, device=device)
+    return nearest(features[rows], features, size, own=rows, device=device)
 
 
 def score_blocks(

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from insclr.errors import UserError
-from insclr.neighbours.exact import BLOCK_BYTES, nearest_rows
+from insclr.neighbours.exact import nearest_rows
 
 faiss: Any = import_module("faiss")  # its type stubs lack the Python layer
 
 SAMPLE = 512  # rows whose exact neighbours choose how many lists are probed, and measure the recall
+_RECALL = 0.95
 _TRAINING_ROWS = 16  # for each list
 _MAIN_DIMENSIONS = 128
 _BLOCK = 8192  # rows handed to faiss together
@@ -40,10 +41,8 @@ class Plan:
         return float(torch.stack([torch.isin(true, found).float().mean() for true, found in pairs]).mean())
 
 
-def make_plan(
-    features: Tensor, size: int, *, recall: float = 0.95, block_bytes: int = BLOCK_BYTES
-) -> Plan | None:
-    """A plan that finds the `size` nearest rows of each of `features` (N, D), missing about 1 - `recall` of them.
+def make_plan(features: Tensor, size: int) -> Plan | None:
+    """A plan that finds the `size` nearest rows of each of `features` (N, D), missing about 5 % of them.
 
     None where a quarter of the lists or more would have to be probed: the exact search is the better one then.
     """
@@ -59,11 +58,11 @@ def make_plan(
     assigned = [kmeans.assign((block @ main).numpy())[1] for _, block in _blocks(features)]
     list_of = torch.cat([torch.from_numpy(part) for part in assigned])
     sample = shuffled[:SAMPLE]
-    _, true_ids = nearest_rows(features, sample, size, block_bytes=block_bytes)
+    _, true_ids = nearest_rows(features, sample, size)
     order = (features[sample].float() @ main @ centres.T).argsort(1, descending=True)  # (S, lists)
     needed = order.argsort(1).gather(1, list_of[true_ids]).flatten().sort().values + 1  # (S * P,)
     # A little above the aim, since the sample is small.
-    probes = needed[int(min(1.0, recall + 0.01) * (len(needed) - 1))]
+    probes = needed[int((_RECALL + 0.01) * (len(needed) - 1))]
     return None if probes > lists / 4 else Plan(main, centres, list_of, probes, sample, true_ids)
 
 
@@ -133,36 +132,18 @@ class Pool:
                 one.madvise(mmap.MADV_DONTNEED)
 
 
-def build_pool(
-    features: Tensor,
-    size: int,
-    *,
-    block_bytes: int = BLOCK_BYTES,
-    device: str | torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    approximate: bool = False,
-) -> Pool:
-    """Find the pool of every row of `features` (N, D), unit rows in any float type.
+def build_pool(features: Tensor, size: int, *, device: str | torch.device | None = None) -> Pool:
+    """Find the exact pool of every row of `features` (N, D), unit rows in any float type; it is on the CPU.
 
-    Scores live in blocks of about `block_bytes` on `device` (default: where the features are); the pool
-    itself is on the CPU, its similarities in `dtype` (float16 halves them for millions of images).
-    `approximate` trades 5 % of the neighbours for time, on a CPU.
+    Scores are computed on `device`; default: where the features are.
     """
     check_pool_size(len(features), size)
-    on_cpu = torch.device(features.device if device is None else device).type == "cpu"
-    plan = None
-    if on_cpu and approximate:
-        plan = make_plan(features, size, block_bytes=block_bytes)
     ids = torch.empty(len(features), size, dtype=torch.int32)
-    similarities = torch.empty(len(features), size, dtype=dtype)
-    if plan is not None:
-        for rows, values, nearest in ApproximateSearch(features, plan).search(0, len(features)):
-            ids[rows], similarities[rows] = nearest.to(torch.int32), values.to(dtype)
-        return Pool(ids, similarities, plan.recall(ids))
+    similarities = torch.empty(len(features), size)
     for start in range(0, len(features), BLOCK_ROWS):
         rows = torch.arange(start, min(start + BLOCK_ROWS, len(features)))
-        values, nearest = nearest_rows(features, rows, size, block_bytes=block_bytes, device=device)
-        ids[rows], similarities[rows] = nearest.to(torch.int32), values.to(dtype)
+        values, nearest = nearest_rows(features, rows, size, device=device)
+        ids[rows], similarities[rows] = nearest.to(torch.int32), values
     return Pool(ids, similarities)
 
 
