@@ -158,6 +158,18 @@ def test_a_disk_error_from_safetensors_is_an_os_error(said: str, tmp_path: Path)
     assert raised.value.errno == errno.EROFS
 
 
+@pytest.mark.parametrize("numbers", [10, 1_000_000])
+def test_a_disk_that_is_full_while_torch_writes_is_an_os_error(numbers: int, tmp_path: Path) -> None:
+    def write() -> None:
+        with whole_file(tmp_path / "state") as scratch:
+            scratch.symlink_to("/dev/full")
+            torch.save({"one": torch.zeros(numbers), "two": torch.zeros(numbers)}, scratch)
+
+    with pytest.raises(OSError, match=r"No space|Input/output"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_torch_cannot_open_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.from_file(str(tmp_path / "nothing"), size=1)

@@ -25,6 +25,7 @@ _PART = ".part"
 _BEGAN = time.time()
 _NEARLY_FULL = 64_000_000  # bytes
 _SYNCS = 16  # files that are written to disk at a time
+_WRITE_FAILED = re.compile(r"writ\w+ (file|error|failed)|iostream error|inline_container")  # faiss, torch
 _ABANDONED = 24 * 3600.0  # seconds after which nobody can still be writing a scratch file
 
 
@@ -176,9 +177,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
             code = int(named[1])
         elif "No space left" in text or re.search(r"\d+ requested and \d+ written", text):  # pyarrow, numpy
             code = errno.ENOSPC
-        elif isinstance(error, RuntimeError) and re.search(
-            r"writ\w+ (file|error|failed)", text
-        ):  # torch, faiss
+        elif isinstance(error, RuntimeError) and _WRITE_FAILED.search(text):
             code = errno.ENOSPC if shutil.disk_usage(path.parent).free < _NEARLY_FULL else errno.EIO
         else:
             raise
