@@ -1,6 +1,7 @@
 """A flipped bit in any file of a store: found, named and mended, never silently part of an answer."""
 
 import random
+import resource
 import shutil
 import sqlite3
 from contextlib import closing
@@ -17,6 +18,7 @@ from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.store import IndexedImage, Regions, StoreInfo, new_entry, open_store, parse_where
 from insclr.store import segment as segment_module
+from insclr.store.checks import Checks
 from insclr.store.local import LocalStore
 
 DIM = 32
@@ -174,3 +176,36 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(UserError, match="newer version"):
         LocalStore.create(tmp_path / "s", INFO)
     assert (tmp_path / "s" / "rows.sqlite").read_bytes() == before
+
+
+def test_a_failing_disk_is_no_damage(tmp_path: Path) -> None:
+    """The system takes no bytes beyond a limit, so that a write of SQLite fails."""
+    make(tmp_path / "s", 20)
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with closing(open_store(tmp_path / "s")) as store:
+        before, entry = store.journal(), new_entry("name", {"name": "late"})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+        try:
+            with pytest.raises(OSError, match="the disk fails"):
+                store.append([entry])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+        assert store.journal() == before
+        store.append([entry])
+        assert store.journal() == [*before, entry]
+
+
+def test_one_failed_read_at_the_opening_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path / "s", 20)
+    expected, real, failed = answers(tmp_path / "s"), Checks.structure, []
+
+    def structure(checks: Checks, *, whole: bool = False) -> list[str]:
+        failed.append("database disk image is malformed")
+        return failed if len(failed) == 1 else real(checks, whole=whole)
+
+    monkeypatch.setattr(Checks, "structure", structure)
+    assert answers(tmp_path / "s") == expected
+    assert len(failed) == 2
+    assert not caplog.records
