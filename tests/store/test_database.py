@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from insclr.store.checks import Checks
 
 from helpers.called import call
 from helpers.histogram_describer import HistogramDescriber, draw_things
@@ -18,7 +19,6 @@ from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.store import IndexedImage, Regions, StoreInfo, new_entry, open_store, parse_where
 from insclr.store import segment as segment_module
-from insclr.store.checks import Checks
 from insclr.store.local import LocalStore
 
 DIM = 32

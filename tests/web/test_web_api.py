@@ -7,6 +7,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,9 +121,25 @@ def test_about_tells_what_there_is(client: TestClient) -> None:
     (store,) = about["stores"]
     assert (store["pictures"], store["columns"], store["name"]) == (48, ["thing", "year"], "store")
     assert 0 < store["cutoff"] < 1
-    assert "/" not in store["model"], "where the model lies is nobody's business"
     assert "diffusion" in about["rerankers"]
     assert len(client.get("/api/stores/0/sample?count=7").json()) == 7
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("/home/museum/runs/coins/model.safetensors@1a2b", "coins"),
+        ("/home/museum/coins.safetensors", "coins.safetensors"),
+        ("pretrained:efficientnet_lite0", "pretrained:efficientnet_lite0"),
+    ],
+)
+def test_about_keeps_to_itself_where_the_model_lies(
+    model: str, shown: str, collection: ServedStore, client: TestClient
+) -> None:
+    collection.store.info = replace(collection.store.info, model=model)
+    answer = client.get("/api/about")
+    assert answer.json()["stores"][0]["model"] == shown
+    assert "museum" not in answer.text
 
 
 def bomb(width: int, height: int) -> bytes:
