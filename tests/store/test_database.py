@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from insclr.store.checks import Checks
 
 from helpers.called import call
 from helpers.histogram_describer import HistogramDescriber, draw_things
@@ -19,6 +18,7 @@ from insclr.errors import UserError
 from insclr.retrieval.index import index_images
 from insclr.store import IndexedImage, Regions, StoreInfo, new_entry, open_store, parse_where
 from insclr.store import segment as segment_module
+from insclr.store.database import Database
 from insclr.store.local import LocalStore
 
 DIM = 32
@@ -199,13 +199,13 @@ def test_one_failed_read_at_the_opening_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(tmp_path / "s", 20)
-    expected, real, failed = answers(tmp_path / "s"), Checks.structure, []
+    expected, real, failed = answers(tmp_path / "s"), Database._structure, []
 
-    def structure(checks: Checks, *, whole: bool = False) -> list[str]:
+    def structure(database: Database, check: str) -> list[str]:
         failed.append("database disk image is malformed")
-        return failed if len(failed) == 1 else real(checks, whole=whole)
+        return failed if len(failed) == 1 else real(database, check)
 
-    monkeypatch.setattr(Checks, "structure", structure)
+    monkeypatch.setattr(Database, "_structure", structure)
     assert answers(tmp_path / "s") == expected
     assert len(failed) == 2
     assert not caplog.records
