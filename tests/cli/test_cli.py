@@ -326,9 +326,16 @@ def test_a_closed_output_changes_nothing(tmp_path: Path, closed: str) -> None:
     assert len(open_store(store).ids()) == 2
 
 
+def _errors_in_a_circle() -> OSError:
+    first, second = OSError(errno.EACCES, "Permission denied"), ValueError("because of the first")
+    first.__context__, second.__context__ = second, first
+    return first
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
+        (_errors_in_a_circle(), "Permission denied"),
         (MemoryError(), "not enough memory"),
         (ImportError("libtorch.so: failed to map segment from shared object"), "not enough memory"),
         (RuntimeError("can't start new thread"), "not enough memory"),

@@ -214,9 +214,11 @@ def require_text(arguments: list[str]) -> None:
 
 def _lacks_memory(error: BaseException | None) -> bool:
     """Whether an error, or what led to it, is one of the many forms of too little memory."""
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and all(error is not one for one in seen):  # two errors may name each other
         if isinstance(error, MemoryError) or _MEMORY_ERROR.search(str(error)):
             return True
+        seen.append(error)
         error = error.__cause__ or error.__context__
     return False
 
