@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
 
 from insclr.files import open_file, read_bytes, remove_leftovers, system_error, whole_file, whole_folder
@@ -177,3 +178,12 @@ def test_a_file_that_torch_cannot_open_is_an_error_of_the_system(tmp_path: Path)
     assert found is not None
     assert (found.errno, found.filename) == (errno.ENOENT, str(tmp_path / "nothing"))
     assert system_error(RuntimeError("unable to add")) is None
+
+
+def test_a_file_that_safetensors_cannot_open_is_named(tmp_path: Path) -> None:
+    """It says that there is no such file where the process may open no more files, too."""
+    with pytest.raises(FileNotFoundError) as raised:
+        safetensors.safe_open(tmp_path / "block", "np")
+    error = system_error(raised.value)
+    assert error is not None
+    assert (error.errno, error.filename) == (errno.EIO, str(tmp_path / "block"))

@@ -185,7 +185,9 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """The error of the system behind an error of reading: torch raises a RuntimeError then. None for other errors."""
+    """The error of the system behind one that torch or safetensors raise when they read; None for other errors."""
+    if type(error) is FileNotFoundError and error.errno is None:  # of safetensors, whatever the reason is
+        return OSError(errno.EIO, "cannot be opened", str(error).partition(": ")[2])
     if isinstance(error, OSError):
         return error
     if type(error) is RuntimeError and (named := re.search(r"unable to .*<(.+)>.*\((\d+)\)", str(error))):
