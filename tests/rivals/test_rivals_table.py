@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from insclr.data.images import list_images
 from insclr.data.labels import read_labels
 from insclr.errors import UserError
-from insclr.options import PaperOptions
+from insclr.jobs.train import train
+from insclr.options import PaperOptions, TrainOptions
 from insclr.recipe import load_recipe
 from insclr.run_folder import RunReader
 from insclr_rivals import comparison
@@ -275,3 +278,18 @@ def test_a_real_run_of_a_rival_gives_the_numbers_of_its_row(
     assert (ran.rounds[0].lr, ran.rounds[0].method.name) == (3e-3, "simclr")
     assert ran.fingerprint() == outcome.recipe
     assert RunReader(tmp_path / "out" / outcome.run).option("local") == "off"
+
+
+def test_a_rival_with_strong_views_begins_at_the_same_initial_fc(
+    small_collection: Path, tmp_path: Path
+) -> None:
+    """The initial FC is ours: small crops and other colours would give it another one, which is worth less."""
+    (tmp_path / "tiny.toml").write_text(_TINY.replace('"pca"', '"views"'))
+    found = []
+    for changes in ((), ("rounds.augmentation=simclr", "rounds.crop=[0.08, 0.2]")):
+        run = tmp_path / str(len(changes))
+        train(small_collection, run, tmp_path / "tiny.toml", TrainOptions(changes=changes))
+        found.append(load_file(run / "start.safetensors"))
+    mild, strong = found
+    assert mild
+    assert all(torch.equal(strong[name], value) for name, value in mild.items())

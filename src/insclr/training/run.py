@@ -26,7 +26,7 @@ from insclr.model.network import create_network
 from insclr.options import TrainOptions
 from insclr.progress import followed_by, say, working
 from insclr.ranks import Ranks, join_ranks
-from insclr.recipe import Recipe
+from insclr.recipe import Recipe, RoundRecipe
 from insclr.run_folder import RunFolder, has_feedback
 from insclr.tracking import SilentTracker, Tracker
 from insclr.training.initial_fc import average_with_initial, initialise_fc, renew_initial_fc
@@ -158,7 +158,7 @@ def run(job: Job) -> None:
             needs = replace(needs, views=needs.views or recipe.network.initial_fc == "views")
             began = time.monotonic()
             with working("extracting features"):
-                pooled = features.pool_features(network, recipe.rounds[0], needs)
+                pooled = features.pool_features(network, _of_initial_fc(recipe), needs)
             plan.note_describing(len(pooled.seen) * (1 + len(pooled.views)), time.monotonic() - began)
 
         # The readable images, numbered from 0: the collection of N images that all rounds see.
@@ -189,6 +189,13 @@ def run(job: Job) -> None:
             end_round(this, index + 1)
         with working("finishing the model"):
             finish(this)
+
+
+def _of_initial_fc(recipe: Recipe) -> RoundRecipe:
+    """The first round, with mild views for an initial FC that views decide: small crops would show other things."""
+    if recipe.network.initial_fc != "views":
+        return recipe.rounds[0]
+    return recipe.rounds[0].with_(crop=RoundRecipe.model_fields["crop"].default, augmentation="paper")
 
 
 def add_proven_groups(job: Job, listed: ImageList) -> FeedbackGroups | None:
