@@ -1,6 +1,7 @@
 """The shipped recipes, beside the pretrained network and its PCA whitening, on collections with labels.
 
     python benchmarks/shipped.py LABELS.csv ... --out FOLDER [--recipes fast,default] [--seeds 0,1,2] [--minutes 120]
+        [--backbone NAME] [--weights FILE] [--photos 500: about as many, every so manieth of the list]
 
 Every descriptor has the shipped size and views; trained ones are measured with one view, too. One line of JSON
 a measurement goes to FOLDER/measured.jsonl, and a second call makes what is missing there; then the table is printed.
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
+
+import numpy as np
 
 from insclr.data.labels import Labels, read_labels
 from insclr.describe.pipeline import describe_images
@@ -38,15 +41,15 @@ class Measured:
     recall_at_1: float
     recall_at_10: float
     one_view: float | None = None  # mAP
-    seconds: float | None = None  # of training
+    seconds: float | None = None  # of training, processor time
 
 
 class Bench:
     """The measurements of one folder."""
 
-    def __init__(self, folder: Path, minutes: float | None) -> None:
+    def __init__(self, folder: Path, changes: tuple[str, ...], minutes: float | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.minutes = folder, minutes
+        self.folder, self.changes, self.minutes = folder, changes, minutes
         self.file = folder / "measured.jsonl"
         self.file.touch()
 
@@ -66,8 +69,9 @@ class Bench:
 
     def untrained(self, name: str, labels: Labels, recipe_name: str) -> None:
         """The pretrained network and its whitening, at the size and with the views of a recipe."""
-        recipe, _ = fit_size(load_recipe(recipe_name), labels.images)
-        pretrained = resolve_model(f"pretrained:{recipe.network.backbone}")
+        recipe, _ = fit_size(load_recipe(recipe_name, self.changes), labels.images)
+        weights = recipe.network.weights and f"@{recipe.network.weights}"
+        pretrained = resolve_model(f"pretrained:{recipe.network.backbone}{weights}")
         pretrained = replace(pretrained, recipe=pretrained.recipe.with_(descriptor=recipe.descriptor))
         if self.missing(name, "pretrained", 0):
             self.add(_measured(name, "pretrained", 0, pretrained, labels))
@@ -80,17 +84,17 @@ class Bench:
         """One run of a recipe; a run that was interrupted goes on."""
         out = self.folder / f"{name}-{recipe}-{seed}"
         limit = () if self.minutes is None else (f"minutes={self.minutes}",)
-        began = time.monotonic()
+        began = time.process_time()
         model = train(
             labels.images,
             out,
             recipe,
-            changes=(f"seed={seed}", *(limit if recipe != "fast" else ())),
+            changes=(f"seed={seed}", *self.changes, *(limit if recipe != "fast" else ())),
             labels=labels_file,
             cache=self.folder / f"{name}-features",
             resume=out.exists(),
         )
-        seconds = time.monotonic() - began
+        seconds = time.process_time() - began
         one_view = [line["map"] for line in read_metrics(out) if line.get("map") is not None][-1]
         made = _measured(name, recipe, seed, model, labels)
         self.add(replace(made, one_view=one_view, seconds=seconds))
@@ -133,11 +137,18 @@ def main() -> None:
     parser.add_argument("--recipes", default="fast,default")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--minutes", type=float, help="time limit of the recipes that have one")
+    parser.add_argument("--backbone", help="instead of the recipe's")
+    parser.add_argument("--weights", type=Path, help="file with the backbone's weights")
+    parser.add_argument("--photos", type=int, help="of a larger collection, about so many")
     wanted = parser.parse_args()
-    bench = Bench(wanted.out, wanted.minutes)
+    named = {"backbone": wanted.backbone, "weights": wanted.weights and str(wanted.weights)}
+    changes = tuple(f"network.{key}={value!r}" for key, value in named.items() if value)
+    bench = Bench(wanted.out, changes, wanted.minutes)
     recipes = wanted.recipes.split(",")
     for file in wanted.labels:
         labels, name = read_labels(file), file.absolute().parent.name
+        if wanted.photos:
+            labels = labels.subset(np.arange(0, len(labels), max(1, round(len(labels) / wanted.photos))))
         bench.untrained(name, labels, recipes[0])
         for recipe in recipes:
             for seed in map(int, wanted.seeds.split(",")):

@@ -29,7 +29,17 @@ _FAMILIES = (
     "vit_pe_core_tiny_patch16_384",
     "eva02_tiny_patch14_224",
     pytest.param("deit3_small_patch16_224", marks=pytest.mark.slow),
+    "xcit_nano_12_p16_224",
+    pytest.param("nextvit_small", marks=pytest.mark.slow),
+    "levit_128s",
+    pytest.param("cait_xxs24_224", marks=pytest.mark.slow),
+    pytest.param("beit_base_patch16_224", marks=pytest.mark.slow),
+    pytest.param("coatnet_nano_rw_224", marks=pytest.mark.slow),
+    pytest.param("volo_d1_224", marks=pytest.mark.slow),
+    pytest.param("hiera_tiny_224", marks=pytest.mark.slow),
 )
+# Of their own size alone.
+_AT_224 = ("swin", "levit", "cait", "beit", "coatnet", "volo", "hiera")
 
 
 @pytest.mark.parametrize("name", _FAMILIES)
@@ -42,6 +52,7 @@ def test_a_family_is_trained_indexed_and_searched(name: str, small_collection: P
     changes = (*SHIPPED, f"network.backbone={name}", "network.dim=512", "rounds.steps=1")
     recipe = load_recipe("default", changes)
     recipe = recipe.with_(rounds=recipe.rounds[:2])  # the FC, then the late layers
+    recipe = recipe.at_size(224) if name.startswith(_AT_224) else recipe
     model = insclr.train(photos, run, recipe, weights=str(weights))
     after = trained_weights(run)
     changed = [key for key, value in before.items() if not torch.equal(after[f"backbone.trunk.{key}"], value)]

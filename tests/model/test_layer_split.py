@@ -7,7 +7,7 @@ from insclr.model.backbones import create_backbone
 from insclr.model.network import create_network
 from insclr.recipe.recipe import NetworkRecipe
 
-# Name and side of the images. Swin takes the size it was made for.
+# Name and side of the images: of most a small one, of others the one that they were made for.
 _FAMILIES = {
     "efficientnet_lite0": 96,
     "tf_efficientnetv2_b0": 64,
@@ -31,6 +31,14 @@ _FAMILIES = {
     "vit_small_patch16_dinov3": 64,
     "vit_pe_core_tiny_patch16_384": 64,
     "eva02_tiny_patch14_224": 56,
+    "xcit_nano_12_p16_224": 64,
+    "cait_xxs24_224": 224,
+    "beit_base_patch16_224": 224,
+    "levit_128s": 224,
+    "nextvit_small": 64,
+    "coatnet_nano_rw_224": 224,
+    "volo_d1_224": 224,
+    "hiera_tiny_224": 224,
 }
 
 
@@ -38,9 +46,9 @@ _FAMILIES = {
 def test_early_and_late_layers_make_the_whole_backbone(name: str) -> None:
     backbone = create_backbone(name, pretrained=False).eval()
     side = _FAMILIES[name]
-    photos = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
+    photos = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8)
     with torch.no_grad():
-        found, whole = backbone.late(backbone.early(photos)), backbone(photos)
+        found, whole = backbone.late(backbone.early(photos), side), backbone(photos)
     torch.testing.assert_close(found.map, whole.map)
     assert (found.cls is None) == (whole.cls is None)
     if found.cls is not None and whole.cls is not None:
@@ -62,8 +70,33 @@ def test_the_last_layers_that_reduce_the_map_learn() -> None:
     }
 
 
+def test_the_last_sixth_of_blocks_over_the_same_tokens_learns() -> None:
+    trunk = (backbone := create_backbone("vit_tiny_patch16_224", pretrained=False)).trunk
+    last = (*trunk.blocks[10:], trunk.norm)
+    assert {id(one) for one in backbone.late_parameters()} == {
+        id(p) for one in last for p in one.parameters()
+    }
+
+
+def test_only_late_layers_get_gradients_and_statistics_stay() -> None:
+    backbone = create_backbone("levit_128s", pretrained=False).train()
+    before = {name: value.clone() for name, value in backbone.early_state().items()}
+    maps = backbone.early(torch.zeros(2, 3, 224, 224, dtype=torch.uint8)).detach()
+    after_early = {name: value.clone() for name, value in backbone.early_state().items()}
+    assert any(
+        not torch.equal(before[name], value) for name, value in after_early.items()
+    )  # batch norm trains
+    backbone.late(maps, 224).map.square().sum().backward()
+    assert all(value.grad is not None for value in backbone.late_parameters())
+    state = backbone.early_state()
+    assert all(value.grad is None for value in state.values())
+    assert all(torch.equal(after_early[name], value) for name, value in state.items())
+    assert backbone.training
+    assert all(module.training for module in backbone.modules())
+
+
 def test_a_network_whose_layers_do_not_follow_each_other_has_no_late_ones() -> None:
-    assert not create_backbone("xcit_nano_12_p16_224", pretrained=False).has_late
+    assert not create_backbone("hrnet_w18_small", pretrained=False).has_late
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,12 @@ class _TinyBackbone(nn.Module):
     def early(self, images: Tensor) -> Tensor:
         return images.float()[:, :, ::4, ::4]
 
-    def late(self, maps: Tensor) -> FeatureMap:
+    def late(self, maps: Tensor, _: int) -> FeatureMap:
         hidden = self.norm(self.first(maps)).relu()
         return FeatureMap(self.second(hidden).relu(), None)
 
     def forward(self, images: Tensor) -> FeatureMap:
-        return self.late(images.float() / 255)
+        return self.late(images.float() / 255, 0)
 
 
 def _source(

@@ -78,10 +78,19 @@ def test_photos_that_cannot_be_read_are_left_to_the_run(tmp_path: Path) -> None:
     assert why == "views of 48 px, by the pixels of the photos"
 
 
-def test_a_transformer_keeps_the_size_that_most_are_trained_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backbone", "side", "expected"),
+    [
+        ("vit_small_patch16_224", 600, 224),
+        ("vit_small_patch16_224", 200, 160),
+        ("levit_128s", 100, 224),  # which takes no other
+    ],
+)
+def test_a_transformer_keeps_the_size_that_it_was_trained_at(
+    backbone: str, side: int, expected: int, tmp_path: Path
+) -> None:
     for number in range(100):
-        Image.new("RGB", (600, 500)).save(tmp_path / f"{number}.png")
-    recipe, _ = fit_size(
-        load_recipe("fast", ("network.backbone=vit_small_patch16_224",)), list_images(tmp_path)
-    )
-    assert sizes(recipe) == {224, 0}
+        Image.new("RGB", (side, side)).save(tmp_path / f"{number}.png")
+    recipe, why = fit_size(load_recipe("fast", (f"network.backbone={backbone}",)), list_images(tmp_path))
+    assert sizes(recipe) == {expected, 0}
+    assert ("the only size that the network takes" in why) == (backbone == "levit_128s")

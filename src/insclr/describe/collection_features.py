@@ -86,7 +86,7 @@ class CollectionFeatures:
         # Engines agree to 1e-5, but a run is to end in the same weights however often it was resumed.
         arithmetic = f"{engine.name} {None if engine.name == 'onnx' else floats}"
         key = ranks.from_first(
-            self._key(f"5 {views} {maps} {arithmetic} {self.digest(network, early=maps)}")
+            self._key(f"6 {views} {maps} {arithmetic} {self.digest(network, early=maps)}")
             if ranks.first
             else None
         )

@@ -84,18 +84,21 @@ class _Early(_Trunk):
 
 def _trace(module: nn.Module, outputs: Sequence[str], size: int) -> bytes:
     """The graph as bytes. By tracing: torch's newer exporter takes minutes where this takes a second."""
-    axes: dict[str, dict[int, str]] = {"images": {0: "batch", 2: "height", 3: "width"}}
-    for name in outputs:
-        spatial = {2: f"{name}_height", 3: f"{name}_width"} if name in ("map", "early") else {}
-        axes[name] = {0: "batch", **spatial}
+    spatial = {"map": {2: "map_height", 3: "map_width"}, "early": {1: "early_1", 2: "early_2", 3: "early_3"}}
     device = next(module.parameters()).device
+    images = drawn_images(size, size, 2).to(device)
     made = io.BytesIO()
     try:
         with warnings.catch_warnings(), _no_log(), exportable_positions(), torch.no_grad():
             warnings.simplefilter("ignore")  # what they warn of is verified
+            axes = {"images": {0: "batch", 2: "height", 3: "width"}}
+            for name, one in zip(outputs, module(images), strict=True):
+                axes[name] = {0: "batch"} | {
+                    axis: called for axis, called in spatial.get(name, {}).items() if axis < one.dim()
+                }
             torch.onnx.export(
                 module,
-                (drawn_images(size, size, 2).to(device),),
+                (images,),
                 made,  # type: ignore[arg-type]
                 dynamo=False,
                 opset_version=OPSET,

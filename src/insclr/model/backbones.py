@@ -1,6 +1,5 @@
 """Backbones: any timm model that gives a feature map or tokens, each with its own input normalisation."""
 
-import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from insclr.errors import UserError
 from insclr.model.embedded import embedded_weights
-from insclr.model.layer_split import StagedSplit, TransformerSplit, split_layers
+from insclr.model.layer_split import LayerSplit, split_layers
 from insclr.model.weights import fit_weights, fitting_weights, read_weights
 from insclr.recipe.backbone_names import EMBEDDED, full_name
 from insclr.torchvision_import import import_timm
@@ -48,6 +47,11 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
+    @property
+    def own_side(self) -> int:
+        """Side of the images that its weights were made for."""
+        return int(self.trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
+
     def forward(self, images: Tensor) -> FeatureMap:
         """Features of `images` (batch, 3, height, width), uint8 or float, in the range 0..255."""
         with self._sizes_refused(images):
@@ -67,22 +71,19 @@ class Backbone(nn.Module):
             if "memory" in str(error):
                 raise
             height, width = images.shape[-2:]
-            own = self.trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
             raise UserError(
                 f"The backbone {self.name} cannot take images of {width} x {height} pixels: "
-                f"choose --size {own}, which it was made for."
+                f"choose --size {self.own_side}, which it was made for."
             ) from error
 
     def early(self, images: Tensor) -> Tensor:
-        """The map that enters the late layers; for backbones that `has_late`."""
+        """What enters the late layers; for backbones that `has_late`."""
         with self._sizes_refused(images):
             return self._split.early(self._normalise(images))
 
-    def late(self, maps: Tensor) -> FeatureMap:
-        """What `forward` gives, from the map that `early` gave of square images."""
-        features = self._split.late(maps)
-        side = 0 if features.dim() == 4 else math.isqrt(features.shape[1] - self.prefix_tokens) * self.stride
-        return self._as_map(features, torch.Size((side, side)))
+    def late(self, maps: Tensor, side: int) -> FeatureMap:
+        """What `forward` gives, from what `early` gave of square images of this side."""
+        return self._as_map(self._split.late(maps, side), torch.Size((side, side)))
 
     @property
     def has_late(self) -> bool:
@@ -90,31 +91,24 @@ class Backbone(nn.Module):
         return self._found_split is not None
 
     @property
-    def _split(self) -> StagedSplit | TransformerSplit:
+    def _split(self) -> LayerSplit:
         assert self._found_split is not None, "ask has_late first"
         return self._found_split
 
     @cached_property
-    def _found_split(self) -> StagedSplit | TransformerSplit | None:
+    def _found_split(self) -> LayerSplit | None:
         return split_layers(self.trunk)
 
     def late_parameters(self) -> list[nn.Parameter]:
         """What training the late layers changes: all but depthwise kernels, few weights that cost most on a CPU."""
-        layers = self._split.late_layers
-        modules = [module for layer in layers for module in layer.modules()]
-        depthwise = [m for m in modules if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1]
+        convolutions = [module for module in self.trunk.modules() if isinstance(module, nn.Conv2d)]
+        depthwise = [one for one in convolutions if one.groups == one.in_channels > 1]
         frozen = {id(parameter) for module in depthwise for parameter in module.parameters()}
-        late = [parameter for layer in layers for parameter in layer.parameters()]
-        return [parameter for parameter in late if id(parameter) not in frozen]
+        return [one for one in self._split.late_parameters() if id(one) not in frozen]
 
     def early_state(self) -> dict[str, Tensor]:
         """The weights themselves that the early map depends on."""
-        own = dict(self.trunk.named_parameters(recurse=False))  # tokens and positions of a transformer
-        return own | {
-            f"{i}.{name}": value
-            for i, layer in enumerate(self._split.early_layers)
-            for name, value in layer.state_dict(keep_vars=True).items()
-        }
+        return self._split.early_state()
 
     def _as_map(self, features: Tensor, size: torch.Size) -> FeatureMap:
         """The features of images of this size, which a trunk gives as a map or as tokens."""

@@ -1,140 +1,207 @@
 """Early and late layers of a timm network: maps of the early ones are cached, training changes the late ones."""
 
 import math
-from typing import Any
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-# What layers raise that a trunk does not call with the map alone.
-_CALLED_OTHERWISE = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, AssertionError)
+# What a trunk raises that cannot be run in two parts.
+_OTHER_STRUCTURE = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, AssertionError)
+_LAST_SHARE = 6  # of blocks over the same cells the last sixth is late
+_MOST = 2 / 3  # of the layers that may be late
 
 
-class StagedSplit:
-    """Layers that follow each other: maps pass from one to the next."""
+class LayerSplit:
+    """The layers before one of them, and from it on, in the order in which the trunk calls them.
+
+    The trunk itself runs both parts: the early one ends where the first late layer is called, and in the late one
+    blanks take the place of what early layers give. So positions, class tokens and all else stay the trunk's affair.
+    """
 
     def __init__(self, trunk: Any, early: list[str], late: list[str]) -> None:
         # By their names: batch norm shared by ranks takes the place of a layer.
         self._trunk, self._early, self._late = trunk, early, late
-        self._channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
+        self._blanks: dict[int, dict[str, Any]] = {}  # what early layers give, by the side of the image
 
-    @property
-    def early_layers(self) -> list[nn.Module]:
-        """What makes the map."""
-        return [self._trunk.get_submodule(name) for name in self._early]
+    def late_parameters(self) -> Iterator[nn.Parameter]:
+        """The weights of the late layers."""
+        for name in self._late:
+            yield from self._trunk.get_submodule(name).parameters()
 
-    @property
-    def late_layers(self) -> list[nn.Module]:
-        """What makes the features of the map."""
-        return [self._trunk.get_submodule(name) for name in self._late]
-
-    def early(self, pixels: Tensor) -> Tensor:
-        """The map (batch, channels, height, width) that enters the late layers."""
-        x = pixels
-        for layer in self.early_layers:
-            x = layer(x)
-        return x.permute(0, 3, 1, 2) if self._channels_are_last else x
-
-    def late(self, maps: Tensor) -> Tensor:
-        """What the trunk's `forward_features` gives."""
-        x = maps.contiguous(memory_format=torch.channels_last)
-        x = x.permute(0, 2, 3, 1) if self._channels_are_last else x
-        for layer in self.late_layers:
-            x = layer(x)
-        return x
-
-
-class TransformerSplit:
-    """Blocks over tokens, with learned or rotary positions; the map of tokens is (batch, channels, tokens, 1)."""
-
-    def __init__(self, trunk: Any) -> None:
-        self._trunk = trunk
-        self._blocks = list(trunk.blocks)
-        self._early = len(self._blocks) - max(1, len(self._blocks) // 6)
-        self.early_layers = [trunk.patch_embed, trunk.norm_pre, *self._blocks[: self._early]]
-        self.late_layers = [*self._blocks[self._early :], trunk.norm]
+    def early_state(self) -> dict[str, Tensor]:
+        """All weights but those of the late layers."""
+        late = tuple(f"{name}." for name in self._late)
+        state = self._trunk.state_dict(keep_vars=True)
+        return {name: value for name, value in state.items() if not name.startswith(late)}
 
     def early(self, pixels: Tensor) -> Tensor:
-        """The tokens that enter the late blocks, as a map."""
-        x, rotary = self._add_positions(self._trunk.patch_embed(pixels))
-        x = self._run(self._trunk.norm_pre(x), rotary, range(self._early))
-        return x.transpose(1, 2)[..., None]
+        """What the first late layer gets: a map or tokens, images first."""
 
-    def late(self, maps: Tensor) -> Tensor:
-        """What the trunk's `forward_features` gives; for square images, as all views in training are."""
-        x = maps[..., 0].transpose(1, 2)
-        rotary = None
-        if getattr(self._trunk, "rope", None) is not None:
-            side = math.isqrt(x.shape[1] - self._trunk.num_prefix_tokens)
-            rotary = self._add_positions(x.new_zeros(1, side, side, x.shape[2]))[1]
-        x = self._run(x, rotary, range(self._early, len(self._blocks)))
-        tokens: Tensor = self._trunk.norm(x)
-        return tokens
+        def stop(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            raise _Reached(inputs[0])
 
-    def _add_positions(self, patches: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Tokens with their positions, and the rotary positions of the networks that have them."""
-        found = self._trunk._pos_embed(patches)
-        return found if isinstance(found, tuple) else (found, None)
+        hook = self._trunk.get_submodule(self._late[0]).register_forward_pre_hook(stop)
+        try:
+            self._trunk.forward_features(pixels)
+        except _Reached as reached:
+            return reached.map
+        finally:
+            hook.remove()
+        raise AssertionError("the trunk did not call its late layers")
 
-    def _run(self, x: Tensor, rotary: Tensor | None, blocks: range) -> Tensor:
-        by_block = getattr(self._trunk, "rope_mixed", False)
-        for i in blocks:
-            named = {} if rotary is None else {"rope": rotary[i] if by_block else rotary}
-            x = self._blocks[i](x, **named)
-        return x
+    def late(self, maps: Tensor, side: int) -> Any:
+        """What the trunk's `forward_features` gives for square images of this side, from what `early` gave."""
+        if side not in self._blanks:
+            self._blanks[side] = self._find_blanks(side)
+        if maps.dim() == 4 and getattr(self._trunk, "output_fmt", "NCHW") == "NCHW":
+            maps = maps.contiguous(memory_format=torch.channels_last)
+        with ExitStack() as stack:
+            for name, blank in self._blanks[side].items():
+                layer = self._trunk.get_submodule(name)
+                layer.forward = partial(_expand, blank, len(maps), maps.device)
+                stack.callback(delattr, layer, "forward")
+            first = self._trunk.get_submodule(self._late[0])
+            stack.callback(first.register_forward_pre_hook(lambda _, rest: (maps, *rest[1:])).remove)
+            return self._trunk.forward_features(maps.new_zeros(()).expand(len(maps), 3, side, side))
+
+    @torch.no_grad()
+    def _find_blanks(self, side: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        place = next(self._trunk.parameters()).device
+        with _in_eval(self._trunk), ExitStack() as stack:
+            for name in self._early:
+                hook = self._trunk.get_submodule(name).register_forward_hook(
+                    lambda *call, name=name: found.update({name: _shapes(call[2])})
+                )
+                stack.callback(hook.remove)
+            self.early(torch.zeros(1, 3, side, side, device=place))
+        return found
 
 
-def split_layers(trunk: Any) -> StagedSplit | TransformerSplit | None:
-    """The split of a trunk by the structure that timm gives it; None where its layers do not follow each other."""
-    if all(hasattr(trunk, name) for name in ("patch_embed", "_pos_embed", "norm_pre", "blocks", "norm")):
-        return TransformerSplit(trunk)  # ViT, DeiT, CLIP, SigLIP, DINOv2, DINOv3, EVA, PE
-    if all(hasattr(trunk, name) for name in ("conv_stem", "bn1", "blocks")):  # EfficientNet, MobileNet
-        stages = [f"blocks.{number}" for number in range(len(trunk.blocks))]
-        early = 4 * len(stages) // 7
-        last = ["conv_head", "bn2"] if hasattr(trunk, "bn2") else []
-        return StagedSplit(trunk, ["conv_stem", "bn1", *stages[:early]], [*stages[early:], *last])
-    return _split_stages(trunk)
+class _Reached(Exception):
+    """The first late layer was called."""
+
+    def __init__(self, entered: Tensor) -> None:
+        super().__init__()
+        self.map = entered
 
 
-@torch.no_grad()
-def _split_stages(trunk: Any) -> StagedSplit | None:
-    """The layers before and from the last one that reduces the map; None if they in turn do not give the features.
+class _Blank(NamedTuple):
+    """A tensor of zeros without its numbers."""
 
-    This is tried with one image of the size that the network was made for.
+    shape: torch.Size  # of one image
+    dtype: torch.dtype
+
+
+def _shapes(given: Any) -> Any:
+    """What a layer gave for one image, with a blank for every tensor in it."""
+    if isinstance(given, tuple | list):
+        return [_shapes(one) for one in given]
+    return _Blank(given.shape[1:], given.dtype) if isinstance(given, Tensor) else given
+
+
+def _expand(blank: Any, images: int, device: torch.device, *_: Any, **__: Any) -> Any:
+    """The same for so many images; zeros that are expanded take no memory."""
+    if isinstance(blank, _Blank):
+        return torch.zeros((), dtype=blank.dtype, device=device).expand(images, *blank.shape)
+    if isinstance(blank, list):
+        return tuple(_expand(one, images, device) for one in blank)
+    return blank
+
+
+def split_layers(trunk: Any) -> LayerSplit | None:
+    """The split of a trunk, by the layers that it calls; None where two parts do not give what the whole gives.
+
+    This is tried with images of 224 px, or of the size that the network was made for. Late are three of seven stages
+    of EfficientNet and MobileNet, the last sixth of blocks over the same cells (as in a ViT), else all from the last
+    layer that reduces the map.
     """
-    sequences = (nn.Sequential, nn.ModuleList)
-    layers: dict[str, nn.Module] = {}
-    for name, child in trunk.named_children():
-        inside = child.named_children() if isinstance(child, sequences) else ()
-        layers |= {f"{name}.{number}": layer for number, layer in inside} or {name: child}
-    training = [module for module in trunk.modules() if module.training]
+    own = trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
+    return next(filter(None, (_try_split(trunk, side) for side in sorted({min(own, 224), own}))), None)
+
+
+def _try_split(trunk: Any, side: int) -> LayerSplit | None:
     place = next(trunk.parameters()).device
-    channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
-    side = trunk.pretrained_cfg.get("input_size", (3, 224, 224))[-1]
-    x = torch.linspace(-1, 1, 3 * side * side, device=place).sin().view(1, 3, side, side)
-    cells, reducing, end = side * side, [], 0
+    images = torch.linspace(-1, 1, 6 * side * side, device=place).sin().view(2, 3, side, side)
+    with _in_eval(trunk), torch.no_grad(), suppress(*_OTHER_STRUCTURE):
+        calls, features = _record(trunk, images)
+        names = list(calls)
+        first = _first_late(trunk, calls)
+        split = LayerSplit(trunk, names[:first], names[first:])
+        found = split.late(split.early(images), side)
+        if first and torch.allclose(found, features, rtol=1e-3, atol=1e-4):
+            return split
+    return None
+
+
+@contextmanager
+def _in_eval(trunk: Any) -> Iterator[None]:
+    training = [module for module in trunk.modules() if module.training]
     trunk.eval()
     try:
-        features = trunk.forward_features(x)
-        for number, layer in enumerate(layers.values()):
-            before, x = x, layer(x)
-            of_layer = (x[..., 0] if channels_are_last else x[:, 0]).numel()
-            if of_layer < cells and number:
-                reducing.append(number)
-            cells = of_layer
-            # The last one that gives the features: with weights at random, the block before may give them, too.
-            at_work = x is not before and (
-                any(True for _ in layer.parameters()) or not torch.equal(x, before)
-            )
-            if at_work and x.shape == features.shape and torch.allclose(x, features, rtol=1e-3, atol=1e-4):
-                end = number + 1
-    except _CALLED_OTHERWISE:
-        pass
+        yield
     finally:
         for module in training:  # batch norm may be frozen in a network that trains
             module.training = True
-    names = list(layers)[:end]
-    for start in reversed(reducing):  # VGG ends with a pooling, which has no weights
-        if any(True for name in names[start:] for _ in layers[name].parameters()):
-            return StagedSplit(trunk, names[:start], names[start:])
-    return None
+
+
+class _Call(NamedTuple):
+    entered: int  # cells of the map or tokens
+    left: int
+    learns: bool
+
+
+def _record(trunk: Any, images: Tensor) -> tuple[dict[str, _Call], Any]:
+    """The layers that the trunk calls with a map, in order, and what it gives in the end."""
+    calls: dict[str, _Call] = {}
+    channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
+
+    def cells(map_: Any) -> int:
+        map_ = map_[0] if isinstance(map_, tuple | list) else map_
+        spatial = map_.shape[1:-1] if map_.dim() == 3 or channels_are_last else map_.shape[2:]
+        return math.prod(spatial)
+
+    def note(layer: nn.Module, entered: tuple[Any, ...], left: Any, *, name: str) -> None:
+        if entered and isinstance(entered[0], Tensor):
+            learns = any(True for _ in layer.parameters())
+            calls[name] = _Call(cells(entered[0]), cells(left), learns)
+
+    with ExitStack() as stack:
+        for name, layer in _layers("", trunk):
+            stack.callback(layer.register_forward_hook(partial(note, name=name)).remove)
+        return calls, trunk.forward_features(images)
+
+
+def _layers(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a network; containers are opened."""
+    for name, child in parent.named_children():
+        if type(child) in (nn.Sequential, nn.ModuleList):
+            yield from _layers(f"{prefix}{name}.", child)
+        else:
+            yield prefix + name, child
+
+
+def _first_late(trunk: Any, calls: dict[str, _Call]) -> int:
+    """The place of the first late layer among those that the trunk calls."""
+    names = list(calls)
+    if all(hasattr(trunk, name) for name in ("conv_stem", "bn1", "blocks")):  # EfficientNet, MobileNet
+        stage = f"blocks.{4 * len(trunk.blocks) // 7}."
+        return next(place for place, name in enumerate(names) if name.startswith(stage))
+    blocks = [name for name in names if re.fullmatch(r"blocks\.\d+", name)]
+    if not blocks or len({calls[name].entered for name in blocks}) > 1:
+        learning = [place for place, call in enumerate(calls.values()) if call.learns]
+        # VGG ends with a pooling, which has no weights.
+        reducing = [
+            place
+            for place, call in enumerate(calls.values())
+            if place and call.left < call.entered and place <= learning[-1]
+        ]
+        if reducing and len(names) - reducing[-1] <= _MOST * len(names):
+            return reducing[-1]
+        blocks = names
+    return names.index(blocks[-max(1, len(blocks) // _LAST_SHARE)])

@@ -190,14 +190,14 @@ class LateLayers:
         self.floats = floats
         blank = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=network.device)
         with torch.no_grad():
-            self.shape = network.backbone.early(blank).shape[1:]  # (C, height, width)
+            self.shape = network.backbone.early(blank).shape[1:]  # of a map or of tokens
 
     def pool_features(self, maps: Tensor) -> Tensor:
         """Pooled features (B, C) of flattened maps."""
         network = self.network
         maps = maps.to(network.device).float().view(-1, *self.shape)
         with computed_in(self.floats, network.device):
-            late = network.backbone.late(maps)
+            late = network.backbone.late(maps, self.side)
         return network.pool(late)
 
     @torch.no_grad()

@@ -1,6 +1,5 @@
 """Choose the side of a run's views: by the pixels of the photos, and by a sample described at several sizes."""
 
-import re
 import tempfile
 import time
 from contextlib import suppress
@@ -15,17 +14,17 @@ from insclr.data.loader import Collection
 from insclr.data.workers import default_workers
 from insclr.describe.collection_features import CollectionFeatures, PooledFeatures
 from insclr.errors import UserError
+from insclr.model.backbones import create_backbone
 from insclr.model.network import create_network
 from insclr.neighbours.exact import nearest
 from insclr.progress import working
 from insclr.ranks import Ranks
-from insclr.recipe import Recipe
+from insclr.recipe import NetworkRecipe, Recipe
+from insclr.recipe.backbone_names import EMBEDDED
 from insclr.training.state import view_spec
 
 _SIZES = (160, 224, 320, 448)
-# What most transformers are trained at: larger views were measured with ConvNets only, and some cannot take them.
-_OF_TRANSFORMERS = 224
-_TRANSFORMERS = r"vit_|deit|beit|cait|eva|swin|xcit"
+_OF_TRANSFORMERS = 224  # what most are trained at; larger views were measured with ConvNets only
 _FEW = 100  # photos, below which neighbourhoods show little: the photos' pixels decide
 _USUAL = 320  # largest size that is taken without a sample
 _SAMPLE = 250
@@ -42,13 +41,15 @@ def fit_size(
     """
     if not recipe.large_size:
         return recipe, ""
-    transformer = re.match(_TRANSFORMERS, recipe.network.backbone)
+    sizes = _sizes_of(recipe.network)
+    if len(sizes) == 1:
+        return recipe.at_size(sizes[0]), f"views of {sizes[0]} px, the only size that the network takes"
     # Views larger than the photos lose mAP, which the share does not show.
-    largest = min(recipe.large_size, usual_side(images), _OF_TRANSFORMERS if transformer else _SIZES[-1])
-    fitting = [size for size in _SIZES if size <= largest]
-    if len(images) >= _FEW and len(fitting) > 1 and not transformer:
+    largest = min(recipe.large_size, usual_side(images))
+    fitting = [size for size in sizes if size <= largest] or [sizes[0]]
+    if len(images) >= _FEW and len(fitting) > 1 and sizes[-1] > _OF_TRANSFORMERS:
         shares: dict[int, float] = {}
-        # No photo of the sample can be read, or the network takes no view of this size: the run reports the former.
+        # Where no photo of the sample can be read, the run reports it.
         with working("choosing the size of views"), suppress(UserError):
             _try_sizes(recipe, images, fitting, shares, engine, device)
         if shares:
@@ -56,8 +57,22 @@ def fit_size(
             listed = ", ".join(f"{shares[size]:.1%} at {size} px" for size in sorted(shares))
             why = f"views of {best} px, where they keep most neighbours of their photo ({listed})"
             return recipe.at_size(best), why
-    best = max(size for size in _SIZES if size <= min(largest, _USUAL) or size == _SIZES[0])
+    best = max(size for size in fitting if size <= _USUAL)
     return recipe.at_size(best), f"views of {best} px, by the pixels of the photos"
+
+
+def _sizes_of(network: NetworkRecipe) -> tuple[int, ...]:
+    """The sizes that suit a network, whatever the photos; its own alone where it takes no other."""
+    if network.backbone == EMBEDDED:
+        return _SIZES
+    with torch.device("meta"), torch.no_grad():  # the shapes without the numbers
+        backbone = create_backbone(network.backbone, pretrained=False)
+        try:
+            backbone(torch.zeros(1, 3, _SIZES[0], _SIZES[0]))
+        except UserError:
+            return (backbone.own_side,)
+    patches = hasattr(backbone.trunk, "patch_embed")
+    return tuple(size for size in _SIZES if size <= _OF_TRANSFORMERS or not patches)
 
 
 def _try_sizes(
