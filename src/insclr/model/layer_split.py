@@ -26,7 +26,9 @@ class LayerSplit:
     def __init__(self, trunk: Any, early: list[str], late: list[str]) -> None:
         # By their names: batch norm shared by ranks takes the place of a layer.
         self._trunk, self._early, self._late = trunk, early, late
-        self._blanks: dict[int, dict[str, Any]] = {}  # what early layers give, by the side of the image
+        self._blanks: dict[
+            object, dict[str, Any]
+        ] = {}  # what early layers give, by device and side of the images
 
     def late_parameters(self) -> Iterator[nn.Parameter]:
         """The weights of the late layers."""
@@ -56,30 +58,28 @@ class LayerSplit:
 
     def late(self, maps: Tensor, side: int) -> Any:
         """What the trunk's `forward_features` gives for square images of this side, from what `early` gave."""
-        if side not in self._blanks:
-            self._blanks[side] = self._find_blanks(side)
+        if (key := (maps.device, side)) not in self._blanks:
+            self._blanks[key] = self._find_blanks(maps.new_zeros(1, 3, side, side))
         if maps.dim() == 4 and getattr(self._trunk, "output_fmt", "NCHW") == "NCHW":
             maps = maps.contiguous(memory_format=torch.channels_last)
         with ExitStack() as stack:
-            for name, blank in self._blanks[side].items():
+            for name, blank in self._blanks[key].items():
                 layer = self._trunk.get_submodule(name)
-                layer.forward = partial(_expand, blank, len(maps), maps.device)
+                layer.forward = partial(_blank, blank, len(maps))
                 stack.callback(delattr, layer, "forward")
             first = self._trunk.get_submodule(self._late[0])
             stack.callback(first.register_forward_pre_hook(lambda _, rest: (maps, *rest[1:])).remove)
             return self._trunk.forward_features(maps.new_zeros(()).expand(len(maps), 3, side, side))
 
     @torch.no_grad()
-    def _find_blanks(self, side: int) -> dict[str, Any]:
+    def _find_blanks(self, image: Tensor) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        place = next(self._trunk.parameters()).device
         with _in_eval(self._trunk), ExitStack() as stack:
             for name in self._early:
-                hook = self._trunk.get_submodule(name).register_forward_hook(
-                    lambda *call, name=name: found.update({name: _shapes(call[2])})
-                )
-                stack.callback(hook.remove)
-            self.early(torch.zeros(1, 3, side, side, device=place))
+                layer = self._trunk.get_submodule(name)
+                note = partial(lambda name, *call: found.update({name: _blank(call[2], 1)}), name)
+                stack.callback(layer.register_forward_hook(note).remove)
+            self.early(image)
         return found
 
 
@@ -91,27 +91,11 @@ class _Reached(Exception):
         self.map = entered
 
 
-class _Blank(NamedTuple):
-    """A tensor of zeros without its numbers."""
-
-    shape: torch.Size  # of one image
-    dtype: torch.dtype
-
-
-def _shapes(given: Any) -> Any:
-    """What a layer gave for one image, with a blank for every tensor in it."""
-    if isinstance(given, tuple | list):
-        return [_shapes(one) for one in given]
-    return _Blank(given.shape[1:], given.dtype) if isinstance(given, Tensor) else given
-
-
-def _expand(blank: Any, images: int, device: torch.device, *_: Any, **__: Any) -> Any:
-    """The same for so many images; zeros that are expanded take no memory."""
-    if isinstance(blank, _Blank):
-        return torch.zeros((), dtype=blank.dtype, device=device).expand(images, *blank.shape)
-    if isinstance(blank, list):
-        return tuple(_expand(one, images, device) for one in blank)
-    return blank
+def _blank(given: Any, images: int, *_: Any, **__: Any) -> Any:
+    """What a layer gave, for so many images and with zeros in every tensor; these take no memory."""
+    if isinstance(given, Tensor):
+        return given.new_zeros(()).expand(images, *given.shape[1:])
+    return tuple(_blank(one, images) for one in given) if isinstance(given, tuple | list) else given
 
 
 def split_layers(trunk: Any) -> LayerSplit | None:
@@ -156,32 +140,32 @@ class _Call(NamedTuple):
     learns: bool
 
 
-def _record(trunk: Any, images: Tensor) -> tuple[dict[str, _Call], Any]:
+def _record(trunk: Any, images: Tensor) -> tuple[dict[str, _Call], Tensor]:
     """The layers that the trunk calls with a map, in order, and what it gives in the end."""
     calls: dict[str, _Call] = {}
     channels_are_last = getattr(trunk, "output_fmt", "NCHW") == "NHWC"
 
-    def cells(map_: Any) -> int:
-        map_ = map_[0] if isinstance(map_, tuple | list) else map_
-        spatial = map_.shape[1:-1] if map_.dim() == 3 or channels_are_last else map_.shape[2:]
-        return math.prod(spatial)
+    def count_cells(map_: Tensor) -> int:
+        return math.prod(map_.shape[1:-1] if map_.dim() == 3 or channels_are_last else map_.shape[2:])
 
-    def note(layer: nn.Module, entered: tuple[Any, ...], left: Any, *, name: str) -> None:
+    def note(name: str, layer: nn.Module, entered: tuple[Any, ...], left: Any) -> None:
+        left = left[0] if isinstance(left, tuple | list) else left
         if entered and isinstance(entered[0], Tensor):
             learns = any(True for _ in layer.parameters())
-            calls[name] = _Call(cells(entered[0]), cells(left), learns)
+            calls[name] = _Call(count_cells(entered[0]), count_cells(left), learns)
 
     with ExitStack() as stack:
-        for name, layer in _layers("", trunk):
-            stack.callback(layer.register_forward_hook(partial(note, name=name)).remove)
-        return calls, trunk.forward_features(images)
+        for name, layer in _open_containers("", trunk):
+            stack.callback(layer.register_forward_hook(partial(note, name)).remove)
+        features: Tensor = trunk.forward_features(images)
+    return calls, features
 
 
-def _layers(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers of a network; containers are opened."""
+def _open_containers(prefix: str, parent: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a network, by their names."""
     for name, child in parent.named_children():
         if type(child) in (nn.Sequential, nn.ModuleList):
-            yield from _layers(f"{prefix}{name}.", child)
+            yield from _open_containers(f"{prefix}{name}.", child)
         else:
             yield prefix + name, child
 
@@ -194,14 +178,11 @@ def _first_late(trunk: Any, calls: dict[str, _Call]) -> int:
         return next(place for place, name in enumerate(names) if name.startswith(stage))
     blocks = [name for name in names if re.fullmatch(r"blocks\.\d+", name)]
     if not blocks or len({calls[name].entered for name in blocks}) > 1:
-        learning = [place for place, call in enumerate(calls.values()) if call.learns]
         # VGG ends with a pooling, which has no weights.
-        reducing = [
-            place
-            for place, call in enumerate(calls.values())
-            if place and call.left < call.entered and place <= learning[-1]
-        ]
-        if reducing and len(names) - reducing[-1] <= _MOST * len(names):
-            return reducing[-1]
+        last = max(place for place, name in enumerate(names) if calls[name].learns)
+        reducing = (at for at in range(last, 0, -1) if calls[names[at]].left < calls[names[at]].entered)
+        first = next(reducing, 0)
+        if len(names) - first <= _MOST * len(names):
+            return first
         blocks = names
     return names.index(blocks[-max(1, len(blocks) // _LAST_SHARE)])

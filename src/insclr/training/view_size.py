@@ -47,7 +47,7 @@ def fit_size(
     # Views larger than the photos lose mAP, which the share does not show.
     largest = min(recipe.large_size, usual_side(images))
     fitting = [size for size in sizes if size <= largest] or [sizes[0]]
-    if len(images) >= _FEW and len(fitting) > 1 and sizes[-1] > _OF_TRANSFORMERS:
+    if len(images) >= _FEW and len(fitting) > 1 and sizes == _SIZES:
         shares: dict[int, float] = {}
         # Where no photo of the sample can be read, the run reports it.
         with working("choosing the size of views"), suppress(UserError):
