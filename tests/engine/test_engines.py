@@ -120,7 +120,8 @@ def test_threads_may_share_an_engine(model: Model, small_collection: Path, engin
 def test_a_transformer_is_exported_for_images_of_any_size(name: str) -> None:
     torch.manual_seed(0)
     network = create_network(NetworkRecipe(backbone=name, dim=16), pretrained=False)
-    _, channels = export_trunk(network, "trunk", 64)  # verified at 64 x 64 and at 73 x 49 pixels
+    for kind in ("early", "trunk"):
+        _, channels = export_trunk(network, kind, 64)  # verified at 64 x 64 and at 73 x 49 pixels
     assert channels == network.backbone.channels
 
 

@@ -30,8 +30,7 @@ def export_trunk(network: DescriptorNetwork, kind: Kind, size: int) -> tuple[byt
 
     It is verified at this size and at an odd one. CannotExport where no graph gives what torch gives.
     """
-    module: nn.Module = _Trunk(network) if kind == "trunk" else _Early(network)
-    return _export(module, network.backbone.name, OUTPUTS[kind], size, [])
+    return _export(_Part(network, kind), network.backbone.name, OUTPUTS[kind], size, [])
 
 
 def export_whole(network: DescriptorNetwork, settings: DescriptorRecipe, photos: Tensor) -> bytes:
@@ -67,19 +66,18 @@ def drawn_images(height: int, width: int, count: int) -> Tensor:
     return (images * light).clamp(0, 1).mul(255).round()
 
 
-class _Trunk(nn.Module):
-    def __init__(self, network: DescriptorNetwork) -> None:
+class _Part(nn.Module):
+    """The early layers of a network, or all before its FC."""
+
+    def __init__(self, network: DescriptorNetwork, kind: Kind) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.kind = network, kind
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        if self.kind == "early":
+            return (self.network.backbone.early(images),)
         seen = self.network.backbone(images)
         return seen.map, self.network.pool(seen)
-
-
-class _Early(_Trunk):
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return (self.network.backbone.early(images),)
 
 
 def _trace(module: nn.Module, outputs: Sequence[str], size: int) -> bytes:
