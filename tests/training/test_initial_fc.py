@@ -75,3 +75,22 @@ def test_without_mined_pairs_the_initial_fc_separates_look_alikes() -> None:
         return _right(initial.whitening.apply(plain), truth, 2)
 
     assert right(PairTrust.UNTRUSTED) > right(PairTrust.UNTESTED) + 0.03
+
+
+def test_mutual_neighbours_help_instances_of_few_images() -> None:
+    # Three images of a thing, and own views that differ little: the thresholds alone find hardly any pair.
+    def collection(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        truth = torch.arange(60).repeat_interleave(3)
+        centres = torch.cat([torch.randn(60, 30, generator=generator), torch.zeros(60, 10)], dim=1)
+        spread = torch.cat([torch.full((30,), 0.4), torch.full((10,), 1.2)])
+        plain = centres[truth] + spread * torch.randn(180, 40, generator=generator)
+        views = plain + 0.3 * torch.randn(3, 180, 40, generator=generator)
+        return functional.normalize(plain, dim=1), functional.normalize(views, dim=2), truth
+
+    for seed in (0, 1):
+        plain, views, truth = collection(seed)
+        with_pairs = views_fc(plain, views, 32, CalibratedSettings(), seed=0)
+        without = views_fc(plain, views, 32, CalibratedSettings(), seed=0, trust=PairTrust.UNTRUSTED)
+        found = _right(with_pairs.whitening.apply(plain), truth, 2)
+        assert found > _right(without.whitening.apply(plain), truth, 2) + 0.05

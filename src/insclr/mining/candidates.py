@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from insclr.mining.overlap import InstanceSize, Overlap, neighbour_overlap
-from insclr.mining.own_views import Evidence, OwnViews, measure_own_views, random_pairs
+from insclr.mining.own_views import HALFWAY, Evidence, OwnViews, measure_own_views, random_pairs
 from insclr.neighbours.pool import Pool, build_pool
 
 Variant = Literal["A", "C", "D-anchor", "D"]
@@ -18,6 +18,7 @@ Variant = Literal["A", "C", "D-anchor", "D"]
 _LIKE_OWN_VIEW = 0.9  # share of the own views' overlap or similarity that a mined candidate must reach
 _DOUBTFUL_OVERLAP = 0.2  # share of common neighbours above which an unchosen pair is ignored
 _OF_A_QUERY_SET = 0.5  # the most that is mined for an image
+_MUTUAL = 2  # nearest of each other
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,28 @@ def label_candidates(
 
 
 def mine_pairs(
-    evidence: Evidence, pool: Pool, size: InstanceSize, variant: Variant, neighbours: int
-) -> CandidateLabels:
-    """Measure the thresholds and label the candidates, all at once: for collections that fit into memory."""
+    evidence: Evidence,
+    pool: Pool,
+    size: InstanceSize,
+    variant: Variant,
+    neighbours: int,
+    *,
+    with_mutual: bool = False,
+) -> Tensor:
+    """Measure the thresholds and mine the positives (N, P), all at once: for collections that fit into memory.
+
+    `with_mutual` adds images among each other's two nearest that are more similar than halfway from random pairs to
+    own views: of instances with few images the thresholds find hardly any pair.
+    """
     own = measure_own_views(evidence, random_pairs(evidence.deciding), pool.ids, size.core)
     thresholds, _ = measure_thresholds(variant, own, size)
     overlap = neighbour_overlap(pool.ids, size.core)
-    return label_candidates(pool, overlap, thresholds, variant, neighbours)
+    positive = label_candidates(pool, overlap, thresholds, variant, neighbours).positive
+    if with_mutual:
+        nearest = pool.ids[:, :_MUTUAL].long()  # (N, 2)
+        mutual = (nearest[nearest] == torch.arange(len(nearest))[:, None, None]).any(2)
+        positive[:, :_MUTUAL] |= mutual & (pool.similarities[:, :_MUTUAL].float() > own.between(HALFWAY))
+    return positive
 
 
 # Least agreement x transitivity of pairs that are learned from, in a collection of 500 images. In a small collection
@@ -168,7 +184,7 @@ def measure_consistency(
     for a, b in ((views[0], views[1]), (views[2], views[3])):
         evidence = Evidence(functional.normalize(a + b, dim=1), a, b)
         half = build_pool(evidence.deciding, min(pool.size, len(ids) - 1))
-        found = mine_pairs(evidence, half, size, variant, neighbours).positive & counted[:, None]
+        found = mine_pairs(evidence, half, size, variant, neighbours) & counted[:, None]
         rows, columns = found.nonzero(as_tuple=True)
         halves.append(rows * len(counted) + half.ids[rows, columns])  # each pair as one number
     both = int(torch.isin(halves[0], halves[1], assume_unique=True).sum())

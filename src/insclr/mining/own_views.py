@@ -35,7 +35,7 @@ def exceeded_by(pairs: Tensor, share: float) -> float:
 
 _ALL_BUT = 0.001  # share of images that may be less similar to their own view than a positive pair must be
 _BLOCK_ROWS = 8192
-_HALFWAY = 0.5  # least similarity of a positive pair, from random pairs (0) to own views (1)
+HALFWAY = 0.5  # least similarity of a positive pair, from random pairs (0) to own views (1)
 MOST_MEASURED = 100_000  # images of a large collection whose own views are compared with them
 _SAMPLE = 1500  # images whose neighbourhoods are compared with those of their views
 
@@ -70,7 +70,7 @@ class OwnViews:
         In a small collection few images of other instances are far away, and only the least similar own view
         is a safe measure; in a large one that is an outlier, and halfway decides.
         """
-        return max(self.least_similarity, self.between(_HALFWAY))
+        return max(self.least_similarity, self.between(HALFWAY))
 
 
 def combine_views(plain: Tensor, views: Tensor, *, voted: bool) -> Evidence:

@@ -111,9 +111,11 @@ def views_fc(
     generator = torch.Generator().manual_seed(seed)
     feedback = None if feedback is None else feedback.subset(some)
     for _ in range(_PASSES):
-        positive = mine_pairs(evidence, pool, size, settings.variant, settings.neighbours).positive
-        if not mined:
-            positive = torch.zeros_like(positive)
+        positive = torch.zeros_like(pool.ids, dtype=torch.bool)
+        if mined:
+            positive = mine_pairs(
+                evidence, pool, size, settings.variant, settings.neighbours, with_mutual=True
+            )
         if feedback is not None:
             positive = positive | feedback.proven_same(torch.arange(len(x)), pool.ids.long())
         first, place = positive.nonzero(as_tuple=True)
