@@ -71,7 +71,9 @@ def test_pairs_of_few_images_are_unsafe() -> None:
     assert "30% of the images" in why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
     positive[3] = True
     assert not why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
-    assert "only 1.60 safe pairs" in why_unsafe(Prepared({}, positive=positive[:, :4]), PairTrust.UNTESTED)
+    few = positive[:, :3]  # 1.2 an image
+    assert "only 1.20 safe pairs" in why_unsafe(Prepared({}, positive=few), PairTrust.UNTESTED)
+    assert not why_unsafe(Prepared({}, positive=few, feedback=1), PairTrust.UNTESTED)  # people are right
 
 
 def test_few_pairs_are_learned_from_where_they_are_very_consistent() -> None:
