@@ -173,7 +173,7 @@ class IndexOptions(WeightsOptions, ComputeOptions):
     verify: bool = option(False, "Read every image: size and time may be old, the content new.")
     regions: bool = option(False, "Keep vectors of parts too, to find small instances: use --size 448.")
     local: Local = option(
-        "auto", "Local features, at most 39 kB an image: auto (where they help), on or off."
+        "auto", "Local features, at most 40 kB an image: auto (where they help), on or off."
     )
     size: int = option(0, "Side at which images are described; 0 = the model's own.")
     boxes: Path | None = option(

@@ -16,7 +16,7 @@ from insclr.evaluation.evaluate import LeaveOneOut, evaluate_labels
 from insclr.evaluation.measure import (
     MatchedPoints,
     RowRanker,
-    learn_matched_points,
+    open_matched_points,
     rank_by_regions,
     rank_globally,
     rank_rows,
@@ -102,13 +102,13 @@ def test_matched_points_lead_and_their_box_goes_before_that_of_the_ranking(tmp_p
     frames = Regions(np.array([(0.0, 0.0, 1.0, 1.0)], np.float32), rows[:1])
     ranker = rank_by_regions(rows, [frames] * 10, index)
     features = [extract_features(one.convert("RGB")) for one in images]
-    points = learn_matched_points(features, rows, index, "on")
+    points = open_matched_points(features, rows, index, "on")
     assert evaluate_rows(labels, ranker).map < 80
     result = evaluate_rows(labels, ranker, points)
     assert result.map == pytest.approx(100)
     assert (result.box_iou or 0) > 0.8
     flat = [extract_features(Image.new("RGB", (200, 200), "grey"))] * 10
-    assert learn_matched_points(flat, rows, index, "auto") is None
+    assert open_matched_points(flat, rows, index, "auto") is None
 
 
 def test_true_boxes_are_fractions_of_the_images(busy: Labels) -> None:

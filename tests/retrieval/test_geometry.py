@@ -1,13 +1,14 @@
 """Matched points: found where a thing is seen twice, and nowhere else."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from helpers.blots import placed, textured
-from insclr.retrieval.local_features import MAX_FEATURES, LocalFeatures, extract_features
+from insclr.retrieval.local_features import MAX_FEATURES, THUMBNAIL, LocalFeatures, extract_features
 from insclr.retrieval.verification import match_features, verify
 
 
@@ -126,6 +127,7 @@ def made_features(points: np.ndarray, descriptors: np.ndarray) -> LocalFeatures:
         np.full(count, 0.02, np.float32),
         np.zeros(count, np.float32),
         descriptors,
+        np.zeros((THUMBNAIL, THUMBNAIL), np.uint8),
     )
 
 
@@ -146,8 +148,8 @@ def test_directions_and_sizes_that_contradict_the_places_are_no_geometry() -> No
     descriptors = generator.integers(0, 4, (40, 128)).astype(np.uint8)
     spread = generator.random((40, 2))
     query = made_features(spread, descriptors)
-    turned = LocalFeatures((1.0, 1.0), query.points, query.scales, query.angles + np.pi, descriptors)
-    grown = LocalFeatures((1.0, 1.0), query.points, query.scales * 4, query.angles, descriptors)
+    turned = replace(query, angles=query.angles + np.pi)
+    grown = replace(query, scales=query.scales * 4)
     assert verify(query, turned) is None
     assert verify(query, grown) is None
 
@@ -165,9 +167,24 @@ def test_features_are_kept_in_a_bounded_number_of_bytes() -> None:
     found = extract_features(textured(7, 640))
     kept = found.to_bytes()
     assert len(found) == MAX_FEATURES
-    assert len(kept) == 8 + 38 * MAX_FEATURES
+    assert len(kept) == 8 + 32 * 32 + 38 * MAX_FEATURES
     again = LocalFeatures.from_bytes(kept)
     np.testing.assert_allclose(again.points, found.points, atol=1e-4)
     np.testing.assert_allclose(again.scales, found.scales, rtol=0.02)
     np.testing.assert_allclose(np.cos(again.angles - found.angles), 1, atol=1e-3)
     assert (again.descriptors == found.descriptors).all()
+    assert (again.thumbnail == found.thumbnail).all()
+
+
+def test_another_thing_on_the_same_table_is_contradicted_by_its_pixels() -> None:
+    table, things = textured(20, 400), [Image.new("L", (200, 200), grey) for grey in (255, 0)]
+    photos = []
+    for i, thing in enumerate([*things, things[0]]):
+        photo = table.rotate(4 * i, Image.Resampling.BICUBIC)
+        photo.paste(thing, (100, 100))
+        photos.append(extract_features(photo.crop((40, 40, 360, 360))))
+    same, other = verify(photos[0], photos[2]), verify(photos[0], photos[1])
+    assert same is not None
+    assert other is not None
+    assert not same.contradicted
+    assert other.contradicted

@@ -16,13 +16,11 @@ from insclr.retrieval import local_index
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
 from insclr.retrieval.local_evidence import (
-    DEFAULT_CURVE,
-    EvidenceCurve,
     LocalEvidence,
     NeighbourTest,
     confirm_neighbours,
-    fit_evidence_curve,
-    learn_curve,
+    fuse,
+    learn_weight,
 )
 from insclr.retrieval.local_features import LocalFeatures, extract_features
 from insclr.retrieval.local_index import LocalIndex, Vocabulary, Words
@@ -104,32 +102,6 @@ def test_words_and_vocabulary_are_kept_as_they_are() -> None:
         assert (found.codes == words.codes).all()
 
 
-def test_the_curve_is_that_of_two_independent_observations() -> None:
-    # Of right pairs 60 % have evidence 20 and of wrong pairs 5 %; scores of cosines are the shares of right ones.
-    generator = np.random.default_rng(0)
-    scores = generator.choice([0.02, 0.2, 0.8, 0.95], 8000)
-    right = generator.random(8000) < scores
-    proven = generator.random(8000) < np.where(right, 0.6, 0.05)
-    curve = fit_evidence_curve(scores, np.where(proven, 20 + generator.random(8000), 0.0))
-    assert curve.informs
-    assert curve.odds[0] == pytest.approx(np.log(0.4 / 0.95), abs=0.15)
-    assert curve.ratio(20 + generator.random(500)).mean() == pytest.approx(np.log(0.6 / 0.05), abs=0.3)
-    fused = curve.fuse(scores, np.where(proven, 20.5, 0.0))
-    for low, high in ((0.05, 0.3), (0.3, 0.7), (0.7, 0.95)):
-        some = (fused > low) & (fused < high)
-        assert right[some].mean() == pytest.approx(fused[some].mean(), abs=0.06)
-
-
-def test_evidence_that_tells_nothing_changes_nothing() -> None:
-    generator = np.random.default_rng(1)
-    scores = generator.random(4000)
-    evidence = np.where(generator.random(4000) < 0.3, 30 * generator.random(4000), 0)
-    curve = fit_evidence_curve(scores, evidence)
-    assert np.abs(curve.odds).max() < 0.35
-    assert not curve.informs
-    assert fit_evidence_curve(scores[:5], evidence[:5]) == DEFAULT_CURVE
-
-
 def test_answers_of_people_decide_what_matched_points_are_worth() -> None:
     """Four tables, under different things: the points agree, and people answer that the photos show others."""
     photos = [placed(textured(i % 4), 0, 1, (9 * i, 90), seed=100 + i) for i in range(16)]
@@ -137,30 +109,29 @@ def test_answers_of_people_decide_what_matched_points_are_worth() -> None:
     rows = ArrayRows(np.tile(np.eye(4, dtype=np.float32), (4, 1)))
     local = LocalEvidence(np.arange(16), LocalIndex.build(features), lambda ids: [features[i] for i in ids])
     pairs = [(i, j) for i in range(16) for j in range(i) if i % 4 == j % 4]
-    cosines = ScoreCurve((-1.0, 0.0, 1.0), (0.0, 0.1, 0.9), 16, 16)
-    worth = {
-        same: learn_curve(local, rows, cosines, [Answer(i, j, same) for i, j in 9 * pairs]).ratio(
-            np.array([50.0])
-        )
-        for same in (True, False)
-    }
-    plain = learn_curve(local, rows, cosines).ratio(np.array([50.0]))
-    assert worth[False] < plain - 1
-    assert worth[True] > worth[False] + 2
-
-
-def test_an_unknown_pair_keeps_its_score() -> None:
-    curve = EvidenceCurve((0.0, 10.0), (-1.0, 4.0))
-    assert curve.fuse(np.array([0.3]), np.array([np.nan])) == pytest.approx(0.3)
-    assert curve.fuse(np.array([0.5, 0.5]), np.array([0.0, 99.0])) == pytest.approx(
-        [1 / (1 + np.e), 1 / (1 + np.exp(-4))]
+    cosines = ScoreCurve((-1.0, 0.0, 1.0), (0.0, 0.1, 0.5), 16, 16)
+    different, same = (
+        learn_weight(local, rows, cosines, [Answer(i, j, said) for i, j in pairs]) for said in (False, True)
     )
+    assert different < 0.2
+    assert same >= 1
+    assert learn_weight(local, rows, cosines, []) == 1
+
+
+def test_evidence_outweighs_a_low_score_and_its_absence_changes_nothing() -> None:
+    scores = np.array([0.0, 0.02, 0.3, 0.3])
+    fused = fuse(scores, np.array([4.0, 0.0, np.nan, 0.0]))
+    # A cosine alone is never surer than 0.02; four rare points are worth seven in the log-odds.
+    assert fused == pytest.approx([1 / (1 + 49 * np.exp(-7)), 0.02, 0.3, 0.3])
+    assert fuse(scores, np.full(4, 4.0), weight=0) == pytest.approx([0.02, 0.02, 0.3, 0.3])
 
 
 def test_neighbours_must_be_confirmed_far_more_often_than_chance() -> None:
     assert NeighbourTest(0.3, 0.01).helps
     assert not NeighbourTest(0.3, 0.2).helps  # the same table under everything
     assert not NeighbourTest(0.01, 0.0).helps
+    assert not NeighbourTest(0.3, 0.01, contradicted=0.5).helps
+    assert "pixels contradict 50%" in NeighbourTest(0.3, 0.01, contradicted=0.5).reason()
     things = [textured(seed) for seed in range(4)]
     photos = [placed(things[i % 4], 0, 1, (9 * i, 90), seed=100 + i) for i in range(16)]
     features = [extract_features(one) for one in photos]

@@ -29,7 +29,7 @@ from insclr.evaluation.protocol import RetrievalProtocol
 from insclr.evaluation.results import SHOWN, LabelResult, ProtocolResult
 from insclr.options import EvaluateOptions
 from insclr.progress import working
-from insclr.retrieval.local_evidence import LocalEvidence, confirm_neighbours, learn_curve
+from insclr.retrieval.local_evidence import LocalEvidence, confirm_neighbours
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
 from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.ranking import Results
@@ -83,7 +83,7 @@ def _measure_parts(
     points = None
     if options.local != "off":
         features = extract_from_files(labels.images, labels.query_boxes)
-        points = learn_matched_points(features, rows, task.index, options.local)
+        points = open_matched_points(features, rows, task.index, options.local)
     return task.measure(rank_rows(task, ranker, points), true_boxes(labels))
 
 
@@ -135,10 +135,10 @@ class MatchedPoints:
         return self.local.rank(self.local.vote([features]), found, self.scores.score(found.similarities))
 
 
-def learn_matched_points(
+def open_matched_points(
     features: Sequence[LocalFeatures | None], rows: Descriptors, index: Ids, choice: str
 ) -> MatchedPoints | None:
-    """What matched points are worth among the index rows; None where they do not help and the choice is "auto"."""
+    """Local evidence of the index rows; None where it does not help and the choice is "auto"."""
     database = ArrayRows(rows[index])
 
     def read(places: Ids) -> list[LocalFeatures | None]:
@@ -148,11 +148,7 @@ def learn_matched_points(
         return None
     known = {place: one for place, one in enumerate(read(database.ids())) if one is not None}
     local = LocalEvidence(np.array(list(known), np.int64), LocalIndex.build(list(known.values())), read)
-    scores = fit_score_curve(database)
-    curve = learn_curve(local, database, scores)
-    if choice == "auto" and not curve.informs:
-        return None
-    return MatchedPoints(replace(local, curve=curve), scores, features)
+    return MatchedPoints(local, fit_score_curve(database), features)
 
 
 def rank_rows(

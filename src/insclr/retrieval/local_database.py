@@ -17,7 +17,7 @@ from insclr.store.database import DamagedFile, connect, explain_errors, seal, un
 
 _log = logging.getLogger(__name__)
 # Features of another format are dropped with the first write, and `insclr index` makes them again.
-_FORMAT = 2  # PRAGMA user_version
+_FORMAT = 3  # PRAGMA user_version
 _TABLES = (
     # words before points: a search reads those of every image
     "CREATE TABLE features (hash TEXT PRIMARY KEY, words BLOB, points BLOB NOT NULL) WITHOUT ROWID",

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -16,7 +16,8 @@ from insclr.data.images import ImageList
 from insclr.data.workers import default_workers
 from insclr.progress import progress_bar
 
-MAX_FEATURES = 800  # of one image: at most 30,412 bytes, and 8,004 for its words (local_index.py)
+MAX_FEATURES = 800  # of one image: at most 31,436 bytes, and 8,004 for its words (local_index.py)
+THUMBNAIL = 32  # pixels a side
 LONGEST = 640  # pixels: larger images are shrunk before points are detected
 _LEAST_SIDE = 16  # pixels: smaller images have no points
 _CONTRAST = 0.02  # half of OpenCV's default: low-contrast photos would have too few points
@@ -42,6 +43,7 @@ class LocalFeatures:
     scales: NDArray[np.float32]  # (n,)
     angles: NDArray[np.float32]  # (n,) radians
     descriptors: NDArray[np.uint8]  # (n, 128) levels, 0 to 3
+    thumbnail: NDArray[np.uint8]  # (THUMBNAIL, THUMBNAIL) grey values of the whole image
     outline: Box | None = None  # of the instance in a query, as fractions, if the user has drawn a box
 
     def __len__(self) -> int:
@@ -49,13 +51,12 @@ class LocalFeatures:
 
     def select(self, chosen: NDArray[np.bool_]) -> "LocalFeatures":
         """The features of some points."""
-        return LocalFeatures(
-            self.extent,
-            self.points[chosen],
-            self.scales[chosen],
-            self.angles[chosen],
-            self.descriptors[chosen],
-            self.outline,
+        return replace(
+            self,
+            points=self.points[chosen],
+            scales=self.scales[chosen],
+            angles=self.angles[chosen],
+            descriptors=self.descriptors[chosen],
         )
 
     def unit_descriptors(self) -> NDArray[np.float32]:
@@ -64,7 +65,7 @@ class LocalFeatures:
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
     def to_bytes(self) -> bytes:
-        """Write the features as 8 bytes and 38 bytes per point."""
+        """Write the features as 1,032 bytes and 38 bytes per point."""
         points = np.empty(len(self), _POINT)
         points["x"], points["y"] = np.rint(self.points.T.clip(0, 1) * 65535)
         octaves = np.log2(np.maximum(self.scales, _SMALLEST) / _SMALLEST)
@@ -72,21 +73,24 @@ class LocalFeatures:
         points["angle"] = np.rint(self.angles * (256 / (2 * np.pi))) % 256
         head = _HEAD.pack(*(round(side * 65535) for side in self.extent))
         packed = (self.descriptors.reshape(-1, _ENTRIES, 4) << _SHIFTS).sum(2, dtype=np.uint8)
-        return bytes(head + points.tobytes() + packed.tobytes())
+        return bytes(head + self.thumbnail.tobytes() + points.tobytes() + packed.tobytes())
 
     @classmethod
     def from_bytes(cls, kept: bytes) -> "LocalFeatures":
         """Read the result of `to_bytes`."""
-        count = (len(kept) - _HEAD.size) // (_POINT.itemsize + _ENTRIES)
+        start = _HEAD.size + THUMBNAIL**2
+        count = (len(kept) - start) // (_POINT.itemsize + _ENTRIES)
         width, height = _HEAD.unpack_from(kept)
-        points = np.frombuffer(kept, _POINT, count, _HEAD.size)
-        packed = np.frombuffer(kept, np.uint8, count * _ENTRIES, _HEAD.size + points.nbytes)
+        thumbnail = np.frombuffer(kept, np.uint8, THUMBNAIL**2, _HEAD.size)
+        points = np.frombuffer(kept, _POINT, count, start)
+        packed = np.frombuffer(kept, np.uint8, count * _ENTRIES, start + points.nbytes)
         return cls(
             (width / 65535, height / 65535),
             np.stack([points["x"], points["y"]], 1).astype(np.float32) / np.float32(65535),
             np.float32(_SMALLEST) * np.exp2(points["scale"].astype(np.float32) / _OCTAVE),
             points["angle"].astype(np.float32) * np.float32(2 * np.pi / 256),
             np.asarray(packed[:, None] >> _SHIFTS & 3, np.uint8).reshape(count, 128),
+            thumbnail.reshape(THUMBNAIL, THUMBNAIL),
         )
 
 
@@ -101,11 +105,15 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
     outline = None
     if box is not None:
         outline = box[0] / image.width, box[1] / image.height, box[2] / image.width, box[3] / image.height
-    part = image.convert("L") if box is None else crop_box(image.convert("L"), box)
+    grey = image.convert("L")
+    thumbnail = np.asarray(grey.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR))
+    part = grey if box is None else crop_box(grey, box)
     shrunk = min(1.0, LONGEST / max(part.size))
     side = max(1, round(part.width * shrunk)), max(1, round(part.height * shrunk))
     none = np.zeros(0, np.float32)
-    empty = LocalFeatures(extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8))
+    empty = LocalFeatures(
+        extent, np.zeros((0, 2), np.float32), none, none, np.zeros((0, 128), np.uint8), thumbnail
+    )
     if min(side) < _LEAST_SIDE:
         return empty
     sift = load_opencv().SIFT_create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST)
@@ -122,6 +130,7 @@ def extract_features(image: Image.Image, box: Box | None = None) -> LocalFeature
         np.array([point.size * pixel for point in found], np.float32),
         np.radians(np.array([point.angle for point in found], np.float32)),
         root_sift(raw),
+        thumbnail,
         outline,
     )
 

@@ -14,13 +14,7 @@ from insclr.arrays import Ids
 from insclr.errors import UserError
 from insclr.progress import working
 from insclr.retrieval.local_database import LocalFeatureDatabase, keep_features
-from insclr.retrieval.local_evidence import (
-    DEFAULT_CURVE,
-    EvidenceCurve,
-    LocalEvidence,
-    confirm_neighbours,
-    learn_curve,
-)
+from insclr.retrieval.local_evidence import LocalEvidence, confirm_neighbours, learn_weight
 from insclr.retrieval.local_features import LocalFeatures
 from insclr.retrieval.local_index import SAMPLED_IMAGES, LocalIndex, Vocabulary, Words
 from insclr.retrieval.score import Answer, score_curve_of
@@ -31,18 +25,16 @@ _log = logging.getLogger(__name__)
 _NOTE = "local evidence"
 _LEAST_ROWS = 30
 _GROWN = 8  # a vocabulary is learned anew when a collection has grown so many times
-_LEARN_AGAIN = 0.2  # share of rows that came or went since the curve was learned
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether searches of a store use local evidence, why, and what a geometry is worth there."""
+    """Whether searches of a store use local evidence, why, and the weight of the evidence by what people answered."""
 
     used: bool
     reason: str
     rows: int  # of the store then
-    curve: EvidenceCurve = DEFAULT_CURVE
-    learned: int = 0  # rows when the curve was learned
+    weight: float = 1.0
 
     def line(self) -> str:
         """One line for people."""
@@ -53,9 +45,8 @@ def decision_of(store: Store) -> Decision | None:
     """What was decided for a store; None where nothing was."""
     try:
         values: dict[str, Any] = json.loads(store.note(_NOTE) or "null")
-        curve = {name: tuple(points) for name, points in values.pop("curve").items()}
-        return Decision(**values, curve=EvidenceCurve(**curve))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return Decision(**values)
+    except (ValueError, TypeError):
         return None
 
 
@@ -72,31 +63,17 @@ def update_local(store: Store, choice: str) -> str:
         else:
             keep_features(store, kept, store.rows_by_path().values())
             _keep_words(kept)
-            if abs(store.count() - decision.learned) > _LEARN_AGAIN * store.count():
-                decision = _learn(store, kept, decision)
-                if choice == "auto" and not decision.curve.informs:
-                    reason = "a geometry does not make a pair of these photos more likely to be right"
-                    decision = replace(decision, used=False, reason=reason)
-                    kept.drop(kept.hashes())
         store.set_note(_NOTE, json.dumps(asdict(decision)))
     return decision.line() if decision != kept_decision else ""
 
 
 def learn_from_answers(store: Store, answers: Sequence[Answer]) -> None:
-    """Learn anew what matched points are worth, from calibrated scores and pairs that people answered."""
-    decision = decision_of(store)
-    if decision is not None and decision.used:
-        with closing(LocalFeatureDatabase(store.parts)) as kept:
-            store.set_note(_NOTE, json.dumps(asdict(_learn(store, kept, decision, answers))))
-
-
-def _learn(
-    store: Store, kept: LocalFeatureDatabase, decision: Decision, answers: Sequence[Answer] = ()
-) -> Decision:
-    with working("learning what matched points are worth"):
-        local = _open(store, kept, DEFAULT_CURVE)
-        curve = learn_curve(local, store, score_curve_of(store), answers) if local else DEFAULT_CURVE
-    return replace(decision, curve=curve, learned=store.count())
+    """Learn the weight of the evidence from pairs that people answered, with calibrated scores of their cosines."""
+    decision, local = decision_of(store), local_evidence_of(store, "auto")
+    if decision is not None and local is not None:
+        with working("learning what matched points are worth"):
+            weight = learn_weight(local, store, score_curve_of(store), answers)
+        store.set_note(_NOTE, json.dumps(asdict(replace(decision, weight=weight))))
 
 
 def _decide(
@@ -125,8 +102,7 @@ def _test(store: Store, kept: LocalFeatureDatabase, before: Decision | None) -> 
         return [found.get(rows[one].image.hash) if one in rows else None for one in ids.tolist()]
 
     result = confirm_neighbours(store, extract)
-    curve, learned = (before.curve, before.learned) if before else (DEFAULT_CURVE, 0)
-    return Decision(result.helps, result.reason(), store.count(), curve, learned)
+    return Decision(result.helps, result.reason(), store.count(), before.weight if before else 1.0)
 
 
 def _keep_words(kept: LocalFeatureDatabase) -> None:
@@ -146,7 +122,7 @@ def _keep_words(kept: LocalFeatureDatabase) -> None:
         kept.write_words({one: quantise(found).to_bytes() for one, found in features.items()})
 
 
-def _open(store: Store, kept: LocalFeatureDatabase, curve: EvidenceCurve) -> LocalEvidence | None:
+def _open(store: Store, kept: LocalFeatureDatabase) -> LocalEvidence | None:
     """The local evidence of a store's images; None where there are no features."""
     vocabulary, words = kept.vocabulary(), kept.words()
     rows = sorted(
@@ -162,7 +138,9 @@ def _open(store: Store, kept: LocalFeatureDatabase, curve: EvidenceCurve) -> Loc
         found = kept.read([one for one in wanted if one])
         return [found.get(one) for one in wanted]
 
-    return LocalEvidence(np.array([id_ for id_, _ in rows], np.int64), index, read, curve)
+    decision = decision_of(store)
+    weight = decision.weight if decision else 1.0
+    return LocalEvidence(np.array([id_ for id_, _ in rows], np.int64), index, read, weight)
 
 
 _opened: dict[str, tuple[str, LocalEvidence | None]] = {}  # by address, as of a version of the store
@@ -177,9 +155,7 @@ def local_evidence_of(store: Store, choice: str) -> LocalEvidence | None:
     with _opening:
         known, found = _opened.get(store.uri, ("", None))
         if known != version or found is None:  # features may have been made since
-            decision = decision_of(store)
-            curve = decision.curve if decision else DEFAULT_CURVE
-            found = _open(store, LocalFeatureDatabase(store.parts), curve)
+            found = _open(store, LocalFeatureDatabase(store.parts))
             _opened[store.uri] = version, found
             if found is None and choice == "auto" and known != version:
                 _log.warning(_missing_features(store))

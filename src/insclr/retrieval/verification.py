@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from insclr.retrieval.local_features import LocalFeatures, load_opencv
+from insclr.retrieval.local_features import THUMBNAIL, LocalFeatures, load_opencv
 
 MIN_INLIERS = 8
 _RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
@@ -19,6 +19,10 @@ _LEAST_SPREAD = 0.012  # smallest standard deviation of the inliers in any direc
 _GROWN = 0.25
 _BESIDE = 0.05  # of the longest side of the query
 _UNITS = 640.0  # OpenCV's estimators expect pixels
+_ALIKE = (
+    0.5  # correlation of grey values in the matched region, below which two photos contradict their points
+)
+_LEAST_REGION = 0.05  # of both photos: grey values of a smaller region tell nothing
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Geometry:
     query_points: NDArray[np.float32]  # (inliers, 2)
     found_points: NDArray[np.float32]  # (inliers, 2)
     box: tuple[float, float, float, float]  # of the instance in the found image: left, top, right, bottom
+    contradicted: bool  # grey values between the points differ: another thing on the same table
 
     @property
     def inliers(self) -> int:
@@ -43,7 +48,7 @@ class Geometry:
 Pairs = NDArray[np.int64]  # (pairs, 2) places in the query's and in the found image's features
 
 
-def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _RATIO) -> Pairs:
+def match_features(query: LocalFeatures, found: LocalFeatures) -> Pairs:
     """Pairs of points that are each other's nearest, clearly nearer than the second nearest.
 
     The second test drops repeated patterns (windows, fences, letters), whose second nearest is as near as the first.
@@ -55,7 +60,7 @@ def match_features(query: LocalFeatures, found: LocalFeatures, ratio: float = _R
     mutual = near.argmax(0)[first] == every
     best = near[every, first]
     near[every, first] = -1
-    clear = (1 - best) < ratio**2 * (1 - near.max(1))
+    clear = (1 - best) < _RATIO**2 * (1 - near.max(1))
     rows = np.flatnonzero(clear & mutual)
     return _distinct(np.stack([rows, first[rows]], 1), query, found)
 
@@ -81,12 +86,15 @@ def verify(query: LocalFeatures, found: LocalFeatures) -> Geometry | None:
     if min(_spread(source), _spread(target)) < _LEAST_SPREAD:
         return None
     stretch = np.append(query.extent, 1.0) / np.array(found.extent)[:, None]  # (2, 3)
+    query_points = (source / np.array(query.extent, np.float32)).astype(np.float32)
+    found_points = (target / np.array(found.extent, np.float32)).astype(np.float32)
     return Geometry(
         pairs[agree, 0],
         transform * stretch,
-        (source / np.array(query.extent, np.float32)).astype(np.float32),
-        (target / np.array(found.extent, np.float32)).astype(np.float32),
+        query_points,
+        found_points,
         _box(transform, query, found, target),
+        _contradicted(transform * stretch, query, found, query_points, found_points),
     )
 
 
@@ -157,6 +165,31 @@ def _points_agree(
     expected = math.sqrt(float(np.linalg.det(linear)))
     ratio = np.maximum(growth / expected, expected / np.maximum(growth, 1e-6))
     return np.asarray((difference < _TURN) & (ratio < _GROWTH))
+
+
+def _contradicted(
+    transform: NDArray[np.float64],
+    query: LocalFeatures,
+    found: LocalFeatures,
+    query_points: NDArray[np.float32],
+    found_points: NDArray[np.float32],
+) -> bool:
+    """Whether the grey values differ inside the convex hull of the points, laid over each other by the transform."""
+    cv2, side = load_opencv(), THUMBNAIL
+    pixels = transform * np.array([1, 1, side])
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    warped = cv2.warpAffine(
+        found.thumbnail.astype(np.float32), pixels, (side, side), flags=flags, borderValue=-1
+    )
+    hulls = []
+    for points in (query_points, found_points):
+        corners = cv2.convexHull(np.rint(points * (side - 1)).astype(np.int32))
+        hulls.append(cv2.fillConvexPoly(np.zeros((side, side), np.uint8), corners, 1) > 0)
+    region = hulls[0] & (warped >= 0)
+    if min(region.sum(), hulls[1].sum()) < _LEAST_REGION * side**2:
+        return False
+    one, other = (grey[region] - grey[region].mean() for grey in (query.thumbnail, warped))
+    return bool(one @ other < _ALIKE * np.linalg.norm(one) * np.linalg.norm(other))
 
 
 def _spread(points: NDArray[np.float32]) -> float:

@@ -12,7 +12,7 @@ from insclr.data.images import ImageList
 from insclr.data.tuples import FeedbackGroups
 from insclr.progress import progress_bar
 from insclr.retrieval.local_database import LocalFeatureDatabase
-from insclr.retrieval.local_evidence import Values
+from insclr.retrieval.local_evidence import MOST_CONTRADICTED, Values
 from insclr.retrieval.local_features import LocalFeatures, extract_from_files
 from insclr.retrieval.local_index import LocalIndex
 from insclr.retrieval.verification import verify
@@ -33,15 +33,15 @@ _LEAST_INSIDE = 0.6
 def find_verified_groups(
     images: ImageList, store: str | None = None, least: int = _LEAST_IMAGES
 ) -> FeedbackGroups | None:
-    """Groups of the images by their matched points; None where these are few, or chains rather than groups.
+    """Groups of the images by their matched points; None where these are few, contradicted by pixels, or chains.
 
     With a store the points are those that it keeps: it has decided whether they help.
     """
     if not least <= len(images) <= _MOST_IMAGES:
         return None
     features = extract_from_files(images) if store is None else _read_features(store, images)
-    pairs, evidence = prove_pairs(features)
-    return proven_groups(pairs, evidence, len(images))
+    pairs, evidence, contradicted = prove_pairs(features)
+    return None if contradicted > MOST_CONTRADICTED else proven_groups(pairs, evidence, len(images))
 
 
 def _read_features(uri: str, images: ImageList) -> list[LocalFeatures | None]:
@@ -62,12 +62,13 @@ def proven_groups(pairs: Ids, evidence: Values, count: int) -> FeedbackGroups | 
     return FeedbackGroups(torch.from_numpy(groups), nobody, apart)
 
 
-def prove_pairs(features: Sequence[LocalFeatures | None]) -> tuple[Ids, Values]:
-    """Pairs (P, 2) of images with evidence enough, and the evidence (P,), most first."""
+def prove_pairs(features: Sequence[LocalFeatures | None]) -> tuple[Ids, Values, float]:
+    """Pairs (P, 2) of images with evidence enough, the evidence (P,), most first, and the contradicted share."""
     there = [row for row, one in enumerate(features) if one is not None]
     known = [one for one in features if one is not None]
     index = LocalIndex.build(known)
     found: dict[tuple[int, int], float] = {}
+    contradicted = 0
     with progress_bar("matching points", len(known)) as bar:
         for row, query in enumerate(known):
             votes, rarity = index.vote(query)
@@ -77,10 +78,11 @@ def prove_pairs(features: Sequence[LocalFeatures | None]) -> tuple[Ids, Values]:
                 if votes[other] > 0 and pair not in found:
                     geometry = verify(query, known[other])
                     found[pair] = 0.0 if geometry is None else float(rarity[geometry.rows].sum())
+                    contradicted += geometry is not None and geometry.contradicted and found[pair] >= _PROVEN
             bar.advance()
     proven = sorted((-evidence, pair) for pair, evidence in found.items() if evidence >= _PROVEN)
     pairs = np.array([[there[one] for one in pair] for _, pair in proven], np.int64).reshape(-1, 2)
-    return pairs, np.array([-evidence for evidence, _ in proven])
+    return pairs, np.array([-evidence for evidence, _ in proven]), contradicted / max(1, len(pairs))
 
 
 def group_pairs(pairs: Ids, evidence: Values, count: int) -> Ids:
