@@ -3,9 +3,8 @@
     python benchmarks/learned_scores.py LABELS.csv --out FOLDER [--things 34] [--photos 572] [--seed 0]
 
 A person is simulated from the labels. One line of JSON each for the store before and after: mAP, the sure results and
-the right ones among them, and the expected calibration error (ECE) over the 50 nearest of every photo, by the score
-curve alone. `other_pairs` leaves out pairs that names and answers decide; `from_answers` fits the curve to these,
-with different pairs weighted by the share of photos that have feedback.
+the right ones among them, and the expected calibration error (ECE) over the 50 nearest of every photo, as a search
+scores them. `other_pairs` leaves out pairs that names and answers decide.
 """
 
 import argparse
@@ -21,14 +20,13 @@ import numpy as np
 import insclr
 from insclr.data.labels import read_labels
 from insclr.feedback.asking import Asking
-from insclr.feedback.entries import answer, name_thing, new_thing_id
+from insclr.feedback.entries import answer, merge_things, name_thing, remove_images
 from insclr.feedback.feedback import KnownPairs, read_feedback
-from insclr.feedback.names import build_gallery
-from insclr.retrieval.score import LIKELY, SURE, ScoreCurve, fit_answers, score_curve_of
+from insclr.feedback.names import assign_permanent_id, build_gallery
+from insclr.retrieval.score import LIKELY, SURE, score_curve_of
 from insclr.store import Store, open_store
 
 NAMED, SCREENS, DEPTH = 10, 8, 50
-MOST_ANSWERS = 200.0  # that the curve is fitted to, by weight
 
 
 def sample(labels_file: Path, out: Path, things: int, photos: int, seed: int) -> dict[str, str]:
@@ -52,11 +50,16 @@ def sample(labels_file: Path, out: Path, things: int, photos: int, seed: int) ->
 
 
 def teach(store: Store, shown: dict[str, str]) -> None:
-    """Name the largest groups by what most of their photos show, and answer screens."""
+    """Do as a person at the page: name the largest groups, their wrong photos taken out; answer screens."""
+    named: dict[str, str] = {}
     for thing in [one for one in build_gallery(store).things if len(one.rows) >= 3][:NAMED]:
         name = Counter(shown[row.image.path] for row in thing.rows).most_common(1)[0][0]
-        right = [row.image.hash for row in thing.rows if shown[row.image.path] == name]
-        store.append(name_thing(new_thing_id(), name, right))
+        wrong = [row.image.hash for row in thing.rows if shown[row.image.path] != name]
+        id_, entries = assign_permanent_id(thing)
+        entries += remove_images(id_, wrong)
+        entries += [merge_things(named[name], id_)] if name in named else name_thing(id_, name, [])
+        store.append(entries)
+        named.setdefault(name, id_)
     instance = {row.image.hash: shown[path] for path, row in store.rows_by_path().items()}
     for _ in range(SCREENS):
         asking = Asking(store)
@@ -87,27 +90,13 @@ def measure(store: Store, shown: dict[str, str]) -> dict[str, object]:
     known = np.array(
         [[pairs.relation({a}, hashes[b]) for b in some] for a, some in zip(hashes, near, strict=True)]
     )
-    cosines = np.take_along_axis(similar, near, axis=1)
-    curve = score_curve_of(store)
-    fitted = _from_answers(curve, cosines, known)
+    scores = score_curve_of(store).score(np.take_along_axis(similar, near, axis=1))
+    shown_scores = np.where(known == 0, scores, known > 0)
     return {
         "map": round(100 * float(np.mean(precision)), 1),
-        "all_pairs": _figures(curve.score(cosines), right),
-        "other_pairs": _figures(curve.score(cosines[known == 0]), right[known == 0]),
-        "from_answers": _figures(fitted.score(cosines[known == 0]), right[known == 0]),
+        "all_pairs": _figures(shown_scores, right),
+        "other_pairs": _figures(scores[known == 0], right[known == 0]),
     }
-
-
-def _from_answers(curve: ScoreCurve, cosines: np.ndarray, known: np.ndarray) -> ScoreCurve:
-    same, different = cosines[known > 0], cosines[known < 0]
-    if not len(same) or not len(different):
-        return curve
-    share = float((known != 0).any(1).mean())  # of photos with feedback: that often a different pair is known
-    chance = np.random.default_rng(0)
-    weights = np.concatenate([np.ones(len(same)), np.full(len(different), 1 / share)])
-    drawn = chance.choice(len(weights), int(MOST_ANSWERS), p=weights / weights.sum())
-    scale, offset = fit_answers(curve.score(np.concatenate([same, different])[drawn]), drawn < len(same))
-    return curve.move(scale, offset, int(MOST_ANSWERS))
 
 
 def _figures(scores: np.ndarray, right: np.ndarray) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.histogram_describer import HistogramDescriber, draw_things
 from insclr.data.images import list_images
-from insclr.feedback.entries import answer, name_thing
+from insclr.feedback.entries import add_images, answer, name_thing, remove_images
 from insclr.feedback.feedback import read_known
 from insclr.options import SearchOptions
 from insclr.retrieval.index import index_images
@@ -46,13 +46,20 @@ def test_same_named_photos_are_sure_and_first_and_other_names_are_last(store: St
     assert others[0].similarity < others[1].similarity  # the cosine is the cosine
 
 
-def test_answers_count_and_a_group_that_was_named_as_a_whole_proves_nothing(store: Store) -> None:
-    first, second, third = image(store, "0/0.png", "3/0.png", "2/0.png")
+def test_answers_and_named_groups_count_and_what_joined_by_score_does_not(store: Store) -> None:
+    first, second, third, fourth, wrong = image(store, "0/0.png", "3/0.png", "2/0.png", "2/1.png", "1/0.png")
     store.append([answer(first, [second], [])])
-    store.append(name_thing("thing-00", "mug", [first, third], grouped=True))
+    # A person opens a group, takes a wrong photo out and names the rest; a table brings one more by score.
+    store.append(name_thing("thing-00", "", [first, third, wrong], grouped=True))
     known = read_known(store)
     assert known.relation({first}, second) == 1
-    assert known.relation({first}, third) == 0
+    assert known.relation({first}, third) == 0  # nobody named the group yet
+    store.append([*remove_images("thing-00", [wrong]), *name_thing("thing-00", "mug", [])])
+    store.append(add_images("thing-00", [fourth], grouped=True))
+    known = read_known(store)
+    assert known.relation({first}, third) == 1
+    assert [known.relation({one}, wrong) for one in (first, second, third)] == [-1, -1, -1]
+    assert known.relation({first}, fourth) == 0
 
 
 def test_not_this_leaves_the_results_and_pushes_what_is_like_it_back(store: Store) -> None:

@@ -22,6 +22,7 @@ class Thing:
     hidden: bool = False
     images: list[str] = field(default_factory=list)  # hashes, in the order of the entries
     grouped: set[str] = field(default_factory=set)  # those that a person named as a group, not one by one
+    scored: set[str] = field(default_factory=set)  # of these, those that joined by score in an imported table
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,16 @@ class Feedback:
         thing = self.things.get(self.thing_of.get(image, ""))
         return thing.name if thing else ""
 
-    def all_links(self, *, grouped: bool = True) -> list[Link]:
+    def all_links(self, *, said: bool = False) -> list[Link]:
         """The links, then what names imply: a thing is one instance, two names are two instances.
 
-        Without `grouped`, images that were named as a group imply nothing.
+        With `said`, images that nobody named imply nothing: those by score, and groups without a name.
         """
         implied: list[Link] = []
         named: dict[str, str] = {}  # name: image
         for thing in self.things.values():
-            images = [image for image in thing.images if grouped or image not in thing.grouped]
+            unnamed = thing.scored if thing.name else thing.grouped
+            images = [image for image in thing.images if not (said and image in unnamed)]
             implied += [Link(images[0], image, True, thing.id) for image in images[1:]]
             if thing.name and images:
                 named[thing.name] = images[0]
@@ -91,6 +93,8 @@ class Feedback:
                 if not data.get("grouped"):
                     self.links += [Link(first[0], one, True, entry.id) for one in images if one != first[0]]
                 self._move(thing, images, grouped=bool(data.get("grouped")))
+                if data.get("grouped"):
+                    thing.scored |= set(images) & thing.grouped
                 self.boxes |= {image: (a, b, c, d) for image, (a, b, c, d) in data.get("boxes", {}).items()}
             case "remove":
                 self._remove(entry)
@@ -124,6 +128,7 @@ class Feedback:
         gone = set(images)
         thing.images = [image for image in thing.images if image not in gone]
         thing.grouped -= gone
+        thing.scored -= gone
         for image in images:
             if self.thing_of.get(image) == thing.id:
                 del self.thing_of[image]
@@ -136,18 +141,20 @@ class Feedback:
         if into.images and gone.images:
             self.links.append(Link(into.images[0], gone.images[0], True, entry.id))
         into.name = into.name or gone.name
-        grouped = into.grouped | gone.grouped
+        grouped, scored = into.grouped | gone.grouped, into.scored | gone.scored
         self._move(into, gone.images)
-        into.grouped = grouped
+        into.grouped, into.scored = grouped, scored
         del self.things[gone.id]
 
     def _move(self, thing: Thing, images: Sequence[str], *, grouped: bool = False) -> None:
         """Let images belong to this thing and to no other; what a person put there one by one stays so."""
         moved = set(images)
         thing.grouped = thing.grouped | (moved - set(thing.images)) if grouped else thing.grouped - moved
+        thing.scored -= moved
         for other in {self.thing_of.get(image, thing.id) for image in images} - {thing.id}:
             self.things[other].images = [one for one in self.things[other].images if one not in moved]
             self.things[other].grouped -= moved
+            self.things[other].scored -= moved
         thing.images = list(dict.fromkeys((*thing.images, *images)))
         self.thing_of |= dict.fromkeys(images, thing.id)
 
@@ -167,10 +174,10 @@ def replay(entries: Iterable[Entry]) -> Feedback:
 
 
 class KnownPairs:
-    """Which images show the same instance by what people said of them one by one."""
+    """Which images show the same instance by what people said: names of photos and groups, corrections, answers."""
 
     def __init__(self, feedback: Feedback) -> None:
-        self._links = Links(feedback.all_links(grouped=False))
+        self._links = Links(feedback.all_links(said=True))
         self._images = {image for link in self._links.applied for image in (link.one, link.other)}
 
     def relation(self, queries: Set[str], image: str) -> int:
