@@ -15,7 +15,7 @@ from helpers.store_info import INFO
 from insclr.data.images import list_images
 from insclr.errors import UserError
 from insclr.feedback import entries as made
-from insclr.feedback.feedback import Thing, build_links, read_feedback, replay
+from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback, replay
 from insclr.feedback.links import Links
 from insclr.retrieval.index import index_images
 from insclr.store import Store, create_store, new_entry, open_store
@@ -125,10 +125,10 @@ def test_undo_takes_back_all_entries_of_an_act_on_many_photos(store: Store) -> N
     store.append(made.name_thing("t", "mug", images))
     store.append(made.remove_images("t", images[100:]))
     assert read_feedback(store).things["t"].images == images[:100]
-    assert made.describe_act(made.undo(store)) == "900 photos taken out of a thing"
+    assert made.describe_act(made.undo(store), read_feedback(store)) == "900 photos taken out of mug"
     assert read_feedback(store).things["t"].images == images
     first = read_feedback(store).entries[0].id  # by any of its entries
-    assert made.describe_act(made.undo(store, first)) == "1000 photos called mug"
+    assert made.describe_act(made.undo(store, first), read_feedback(store)) == "1000 photos called mug"
     assert read_feedback(store).entries == []
 
 
@@ -198,33 +198,47 @@ def test_a_killed_writer_leaves_both_entries_or_none(tmp_path: Path) -> None:
 
 def test_every_kind_of_entry_has_a_description() -> None:
     paths = {"q": "cup.jpg"}
-    told = [
-        made.describe_act([entry], paths)
-        for entry in (
-            made.answer("q", ["a"], ["b", "c"]),
-            made.skip("q"),
-            made.judge("q", "a", 1, same=True, model="m"),
-            made.judge("gone", "a", 2, same=False, model="m"),
-            *made.name_thing("thing-1", "mug", ["a", "b"]),
-            *made.add_images("thing-1", ["c"]),
-            *made.remove_images("thing-1", ["c"]),
-            made.merge_things("thing-1", "thing-2"),
-            made.hide_thing("thing-1", hidden=True),
-        )
-    ]
+    entries = (
+        made.answer("q", ["a"], ["b", "c"]),
+        made.skip("q"),
+        made.judge("q", "a", 1, same=True, model="m"),
+        made.judge("gone", "a", 2, same=False, model="m"),
+        *made.name_thing("thing-1", "mug", ["a", "b"]),
+        *made.add_images("thing-1", ["c"]),
+        *made.remove_images("thing-1", ["c"]),
+        made.merge_things("thing-1", "thing-2"),
+        made.hide_thing("thing-1", hidden=True),
+    )
+    feedback = replay(entries)
+    told = [made.describe_act([entry], feedback, paths) for entry in entries]
     assert told == [
         "cup.jpg: 1 the same, 2 different",
         "cup.jpg: skipped",
         "cup.jpg: a result judged right",
         "a photo that is not here: a result judged wrong",
         "2 photos called mug",
-        "1 photos added to a thing",
-        "1 photos taken out of a thing",
-        "two things joined",
-        "a thing hidden",
+        "1 photo added to mug",
+        "1 photo taken out of mug",
+        "mug joined with another thing",
+        "mug hidden",
     ]
 
 
+def test_an_act_of_several_entries_is_described_by_what_it_does() -> None:
+    # A group gets its id before one photo is taken out of it; an import names things before it adds to them.
+    taken_out = [
+        *made.name_thing("t", "", ["a", "b", "c"], grouped=True),
+        *made.remove_images("t", ["c"]),
+    ]
+    assert made.describe_act(taken_out, replay(taken_out)) == "1 photo taken out of a thing without a name"
+    names = ["mug", "cup", "jug", "pot"]
+    imported = [one for name in names for one in made.name_thing(name[0], name, [])]
+    imported += [one for name in names for one in made.add_images(name[0], [f"{name} photo"])]
+    assert made.describe_act(imported, replay(imported)) == "4 photos added to mug, cup, jug and 1 more"
+
+
 def test_an_entry_told_without_paths_does_not_say_that_its_photo_is_gone() -> None:
-    assert made.describe_act([made.answer("q", ["a"], ["b"])]) == "a photo: 1 the same, 1 different"
-    assert made.describe_act([made.skip("q")]) == "a photo: skipped"
+    assert (
+        made.describe_act([made.answer("q", ["a"], ["b"])], Feedback()) == "a photo: 1 the same, 1 different"
+    )
+    assert made.describe_act([made.skip("q")], Feedback()) == "a photo: skipped"

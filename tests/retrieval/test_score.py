@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from helpers.vector_search import search_vectors
+from insclr.feedback.entries import name_thing
+from insclr.feedback.feedback import read_known
 from insclr.options import SearchOptions
 from insclr.retrieval.score import (
     DISPLAY_THRESHOLD,
@@ -23,6 +25,7 @@ from insclr.retrieval.score import (
     fit_score_curve,
     score_curve_of,
 )
+from insclr.retrieval.score_after_learning import keep_share_of_sure
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -205,3 +208,59 @@ def test_a_cluster_store_carries_the_score_and_the_bands(milvus_uri: str, tmp_pa
     assert others[0].band != "other"
     assert [one.score for one in others] == sorted((one.score for one in others), reverse=True)
     store.close()
+
+
+def calibrated(vectors: np.ndarray, folder: Path) -> Store:
+    store = store_of(vectors, folder)
+    calibrate_store(store, always=True)
+    return store
+
+
+def pull_together(vectors: np.ndarray, strength: float) -> np.ndarray:
+    """Every vector moved to the mean of its ten nearest, as training on mined pairs does: wrong ones come along."""
+    near = np.argsort(-vectors @ vectors.T, axis=1)[:, :10]
+    moved = (1 - strength) * vectors + strength * vectors[near].mean(1)
+    return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
+
+
+def sure(store: Store, vectors: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """The share of sure pairs, and of right ones among them."""
+    similarities, right = top_pairs(vectors, labels, 50)
+    found = score_curve_of(store).score(similarities) >= SURE
+    return float(found.mean()), float(right[found].mean())
+
+
+def test_a_model_that_agrees_with_itself_calls_no_more_sure_than_the_one_before(tmp_path: Path) -> None:
+    vectors, labels = things(60, 20, 0.7)
+    learned = pull_together(vectors, 0.8)
+    before, after = calibrated(vectors, tmp_path / "before"), calibrated(learned, tmp_path / "after")
+    share, right = sure(before, vectors, labels)
+    alone, alone_right = sure(after, learned, labels)
+    assert alone > 1.5 * share
+    assert alone_right < right
+    curve = keep_share_of_sure(before, after, read_known(before))
+    share_after, right_after = sure(after, learned, labels)
+    assert share_after == pytest.approx(share, abs=0.005)
+    assert right_after >= right - 0.02
+    assert (np.diff(curve.scores) > 0).all()
+    assert keep_share_of_sure(before, after, read_known(before)) == curve  # repeated after a kill
+    assert calibrate_store(after, always=True).sure_from == pytest.approx(curve.sure_from)
+
+
+def test_pairs_that_people_decided_take_nothing_from_the_others(tmp_path: Path) -> None:
+    vectors, labels = things(60, 20, 0.7)
+    before, after = calibrated(vectors, tmp_path / "before"), calibrated(vectors, tmp_path / "after")
+    for one in range(10):  # every photo of ten things is named
+        before.append(
+            name_thing(f"thing-{one}", f"name {one}", [str(i) for i in np.flatnonzero(labels == one)])
+        )
+    curve = keep_share_of_sure(before, after, read_known(before))
+    # The same vectors: what is sure by score stays so, however much was named.
+    assert curve.sure_from == pytest.approx(SURE, abs=0.01)
+
+
+def test_stores_without_common_photos_keep_their_own_curve(tmp_path: Path) -> None:
+    vectors, _ = things(20, 10, 0.5)
+    before, after = calibrated(vectors[:1], tmp_path / "before"), calibrated(vectors, tmp_path / "after")
+    own = score_curve_of(after)
+    assert keep_share_of_sure(before, after, read_known(before)) == own

@@ -86,7 +86,7 @@ def list_answers(store: StoreName) -> None:
         feedback = read_feedback(opened)
         paths = {row.image.hash: path for path, row in opened.rows_by_path().items()}
     for entry in feedback.entries:
-        typer.echo(one_line(f"{entry.id}  {describe_act([entry], paths)}"))
+        typer.echo(one_line(f"{entry.id}  {describe_act([entry], feedback, paths)}"))
     for found in Links(feedback.links).find_unresolved():
         chain = ", ".join(dict.fromkeys(link.source for link in found.chain))
         typer.echo(f"contradiction: {found.link.source} does not fit {chain}")
@@ -102,11 +102,13 @@ def undo_answer(
     """Undo a name or an answer."""
     from insclr.data.table import one_line
     from insclr.feedback.entries import describe_act, undo
+    from insclr.feedback.feedback import read_feedback
     from insclr.store import open_store
 
     with closing(open_store(store)) as opened:
         taken = undo(opened, entry)
-    typer.echo(one_line(f"undone: {describe_act(taken)}"))
+        feedback = read_feedback(opened)
+    typer.echo(one_line(f"undone: {describe_act(taken, feedback)}"))
 
 
 @answers_app.command("proof")

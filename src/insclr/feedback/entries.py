@@ -7,11 +7,12 @@ from typing import Any
 
 from insclr.data.table import one_line
 from insclr.errors import UserError
-from insclr.feedback.feedback import read_feedback
+from insclr.feedback.feedback import Feedback, read_feedback
 from insclr.store import Entry, Store, new_entry
 
 MAX_NAME = 120  # characters
 _MAX_IMAGES = 200  # in one entry, each perhaps with a box: a Milvus server takes 64 kB
+_SHOWN = 3  # names in a sentence
 _MARK: dict[bool, dict[str, Any]] = {False: {}, True: {"grouped": True}}  # images that are named as a group
 
 
@@ -117,14 +118,18 @@ def find_act(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
     return [one for one in entries if one.data.get("act") == act] if act else [entry]
 
 
-def describe_act(act: Sequence[Entry], paths: Mapping[str, str] | None = None) -> str:
+def describe_act(act: Sequence[Entry], feedback: Feedback, paths: Mapping[str, str] | None = None) -> str:
     """The entries of an act in words; `paths` are those of photos by the hashes of their content."""
-    data = act[-1].data
-    images = sum(len(one.data.get("images", ())) for one in act)
+    kind, data = act[-1].kind, act[-1].data
+    about = [one for one in act if one.kind == kind]  # an act may first give a group its id
+    if kind == "name":
+        about = [one for one in about if one.data["thing"] == data["thing"]]
+    images = sum(len(one.data.get("images", ())) for one in about)
+    photos = f"{images} photo{'' if images == 1 else 's'}"
     query = "a photo"
     if paths is not None:
         query = paths.get(str(data.get("query", "")), "a photo that is not here")
-    match act[-1].kind:
+    match kind:
         case "answer":
             return (
                 f"{query}: {len(data.get('same', ()))} the same, {len(data.get('different', ()))} different"
@@ -134,17 +139,26 @@ def describe_act(act: Sequence[Entry], paths: Mapping[str, str] | None = None) -
         case "judge":
             return f"{query}: a result judged {'right' if data.get('same') else 'wrong'}"
         case "name":
-            return f"{images} photos called {data.get('name') or 'one thing'}"
+            return f"{photos if images else 'a thing'} called {data.get('name') or 'one thing'}"
         case "add":
-            return f"{images} photos added to a thing"
+            return f"{photos} added to {_name_things(about, feedback)}"
         case "remove":
-            return f"{images} photos taken out of a thing"
+            return f"{photos} taken out of {_name_things(about, feedback)}"
         case "merge":
-            return "two things joined"
+            return f"{feedback.name_of_thing(str(data.get('into'))) or 'a thing'} joined with another thing"
         case "hide":
-            return "a thing hidden" if data.get("hidden") else "a thing shown again"
-        case kind:
+            name = _name_things(about, feedback)
+            return f"{name} hidden" if data.get("hidden") else f"{name} shown again"
+        case _:
             return kind
+
+
+def _name_things(act: Sequence[Entry], feedback: Feedback) -> str:
+    """The names of the things that an act is about."""
+    things = dict.fromkeys(str(one.data.get("thing")) for one in act)
+    names = [feedback.name_of_thing(thing) or "a thing without a name" for thing in things]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def check_name(name: str) -> str:

@@ -50,7 +50,11 @@ class Feedback:
 
     def name_of(self, image: str) -> str:
         """The name of the image's thing; empty where there is none."""
-        thing = self.things.get(self.thing_of.get(image, ""))
+        return self.name_of_thing(self.thing_of.get(image, ""))
+
+    def name_of_thing(self, id_: str) -> str:
+        """The name of a thing; empty where it has none, or is not there."""
+        thing = self.things.get(id_)
         return thing.name if thing else ""
 
     def all_links(self, *, said: bool = False) -> list[Link]:

@@ -81,6 +81,7 @@ class ScoreCurve:
     answers: int = 0  # how many moved it
     scale: float = 1.0  # what they did to the log-odds
     offset: float = 0.0
+    sure_from: float = SURE  # the score that became SURE by `stretch`
     method: int = _METHOD
 
     @property
@@ -112,6 +113,16 @@ class ScoreCurve:
         inner = inner + np.linspace(0, 1e-6, len(inner))  # strictly: it is inverted
         scores = (0.0, *(round(float(value), 7) for value in np.minimum(inner, 0.99999)), 1.0)
         return replace(self, scores=scores, answers=answers, scale=scale, offset=offset)
+
+    def stretch(self, sure_from: float) -> "ScoreCurve":
+        """The curve with a score of `sure_from` made SURE; random pairs keep score 0, the same image keeps 1."""
+        sure_from = float(np.clip(sure_from, _SURELY_NOT, 1 - _SURELY_NOT))
+        at = self.similarity_at(sure_from)
+        similarities = sorted({*self.similarities, round(at, 7)})
+        scores = np.interp(self.score(np.array(similarities)), [0, sure_from, 1], [0, SURE, 1])
+        scores[similarities.index(round(at, 7))] = SURE
+        rising = tuple(round(float(score), 7) for score in scores)
+        return replace(self, similarities=tuple(similarities), scores=rising, sure_from=sure_from)
 
 
 # Without enough images to learn from: what pretrained networks need about.
@@ -146,7 +157,7 @@ def _warn_of_other_method(uri: str) -> None:
 def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
     """Calibrate the store and keep the result in it, unless its rows are nearly those of the last time.
 
-    The effect of answers stays.
+    The effect of answers and of learning stays.
     """
     kept, rows = score_curve_of(store), store.count()
     nearly = abs(rows - kept.rows) <= _RECALIBRATE_AFTER * rows and kept.method == _METHOD
@@ -155,7 +166,9 @@ def calibrate_store(store: Store, *, always: bool = False) -> ScoreCurve:
     found = fit_score_curve(store)
     if kept.answers:
         found = found.move(kept.scale, kept.offset, kept.answers)
-    return _store_curve(store, found)
+    if kept.sure_from != SURE:
+        found = found.stretch(kept.sure_from)
+    return store_curve(store, found)
 
 
 def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurve:
@@ -168,12 +181,12 @@ def calibrate_from_answers(store: Store, answers: Sequence[Answer]) -> ScoreCurv
     usable = [one for one in answers if one.one in there and one.other in there and one.one != one.other]
     base = fit_score_curve(store)
     if not usable:
-        return _store_curve(store, base)
+        return store_curve(store, base)
     one, other = (store.descriptors([pair[side] for pair in usable]) for side in (0, 1))
     similarities = (one * other).sum(1)  # (answers,)
     same = np.array([pair.same for pair in usable])
     scale, offset = fit_answers(base.score(similarities), same)
-    return _store_curve(store, base.move(scale, offset, len(usable)))
+    return store_curve(store, base.move(scale, offset, len(usable)))
 
 
 def fit_answers(scores: NDArray[np.float64], same: NDArray[np.bool_]) -> tuple[float, float]:
@@ -207,7 +220,7 @@ def answers_from_column(store: Store, column: str, count: int = 200, seed: int =
     depth = min(50, len(store.ids()) - 1)
     if depth < 1 or not len(queries):
         return []
-    near, _ = _nearest(store, queries, depth)  # (queries, depth)
+    near, _ = nearest_others(store, queries, depth)  # (queries, depth)
     ranks = generator.integers(0, depth, len(queries))
     results = near[np.arange(len(queries)), ranks].tolist()
     pairs = zip(queries.tolist(), results, strict=True)
@@ -225,12 +238,12 @@ def fit_score_curve(store: SearchableRows, seed: int = 0) -> ScoreCurve:
     generator = np.random.default_rng(seed)
     queries = generator.choice(ids, min(_QUERIES, len(ids)), replace=False)
     depth = min(_DEPTH, len(ids) - 1)
-    near, similar = _nearest(store, queries, depth)  # (queries, depth)
+    near, similar = nearest_others(store, queries, depth)  # (queries, depth)
     picked = _pick_places(generator, near.shape)
     results = np.take_along_axis(near, picked, axis=1)  # (queries, picked)
     similarities = np.take_along_axis(similar, picked, axis=1).ravel()
     others = np.unique(results)
-    rows_of = dict(zip(others.tolist(), _nearest(store, others, min(sizes[-1], depth))[0], strict=True))
+    rows_of = dict(zip(others.tolist(), nearest_others(store, others, min(sizes[-1], depth))[0], strict=True))
     agreement = np.concatenate(
         [
             agreements(query, own, found, np.stack([rows_of[one] for one in found.tolist()]), sizes, len(ids))
@@ -266,7 +279,8 @@ def agreements(
     return total / len(sizes)
 
 
-def _store_curve(store: Store, curve: ScoreCurve) -> ScoreCurve:
+def store_curve(store: Store, curve: ScoreCurve) -> ScoreCurve:
+    """Keep the curve in the store."""
     store.set_note(_NOTE, json.dumps(asdict(curve)))
     return curve
 
@@ -276,7 +290,7 @@ def _log_odds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.log(inside / (1 - inside)))
 
 
-def _nearest(store: SearchableRows, ids: Ids, top: int) -> tuple[Ids, Scores]:
+def nearest_others(store: SearchableRows, ids: Ids, top: int) -> tuple[Ids, Scores]:
     """The `top` nearest other rows of stored rows, and their similarities."""
     near = np.empty((len(ids), top), dtype=np.int64)
     similar = np.empty((len(ids), top), dtype=np.float32)

@@ -58,9 +58,12 @@ def history(
     offset: Annotated[int, Query(ge=0, le=10**7)] = 0,
 ) -> History:
     """What people did, the undone steps among it."""
-    acts, undone = _read(served.store(store).store.journal())
+    home = served.store(store)
+    (acts, undone), feedback = _read(home.store.journal()), home.feedback.read()
     steps = [
-        Step(id=act[-1].id, at=_time(act[-1]), message=describe_act(act), undone=act[-1].id in undone)
+        Step(
+            id=act[-1].id, at=_time(act[-1]), message=describe_act(act, feedback), undone=act[-1].id in undone
+        )
         for act in reversed(acts)
     ]
     return History(steps=steps[offset : offset + count], total=len(steps))
@@ -89,7 +92,7 @@ def do_again(served: Offer, store: StoreNumber, step: StepId) -> Done:
         raise Refused(400, "this step was not undone")
     made = join_acts([new_entry(one.kind, one.data) for one in act])
     home.feedback.append(made)
-    return Done(id=made[-1].id, message=describe_act(made))
+    return Done(id=made[-1].id, message=describe_act(made, home.feedback.read()))
 
 
 @names_api.get("/names.csv", responses=ERRORS | _CSV, response_class=Response)

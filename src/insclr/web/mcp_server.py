@@ -176,7 +176,7 @@ class StoreTools:
         """Take back the last name or answer."""
         act = undo(self.store)
         self.feedback.invalidate()
-        return f"undone: {describe_act(act)}"
+        return f"undone: {describe_act(act, self.feedback.read())}"
 
     def _write(self, act: PhotoAct) -> str:
         self.feedback.append(act.entries)

@@ -153,12 +153,13 @@ def things(
     feedback = served.store(store).feedback
     found = feedback.gallery()
     shown = [one for one in found.things if hidden or not one.hidden]
-    entries = feedback.read().entries
+    replayed = feedback.read()
+    entries = replayed.entries
     return GalleryAnswer(
         things=[thing_answer(served, store, one) for one in shown[offset : offset + count]],
         total=len(shown),
         alone=len(found.alone),
-        undo=describe_act(find_act(entries[-1], entries)) if entries else "",
+        undo=describe_act(find_act(entries[-1], entries), replayed) if entries else "",
     )
 
 
@@ -250,7 +251,7 @@ def undo_act(served: Offer, store: StoreNumber, body: UndoneEntry) -> Done:
     home = served.store(store)
     act = undo(home.store, body.entry)
     home.feedback.invalidate()
-    return Done(id=act[-1].id, message=describe_act(act))
+    return Done(id=act[-1].id, message=describe_act(act, home.feedback.read()))
 
 
 def row_of(served: Served, home: ServedStore, ref: str) -> Row:

@@ -216,7 +216,7 @@ function show(answer) {
   loadMore.hidden = !more;
   results.show(matches, end);
   const counts = countBands(matches);
-  const open = more && !counts.unlikely ? " or more" : "";
+  const open = more && !counts.unlikely ? ", and more" : "";
   const parts = [counts.sure ? `${counts.sure} sure` : "Nothing sure", ...["likely", "possible"].filter((one) => counts[one]).map((one) => `${counts[one]} ${one}`)];
   const text = `${parts.join(", ")}${open}`;
   byId("status").replaceChildren(element("b", {}, [text]), ` in ${answer.milliseconds.toFixed(0)} ms`);

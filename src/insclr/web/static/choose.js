@@ -126,6 +126,7 @@ export class Chosen {
     this.bar.hidden = !size;
     document.body.classList.toggle("choosing", size > 0);
     this.count.textContent = `${counted(size, "photo")} chosen`;
+    if (this.removing) byId("choose-remove").hidden = [...this.photos.values()].every((one) => one.thing_id === ""); // in no thing
     byId("choose-zip").hidden = this.originals?.() === false;
     this.field.reset();
   }

@@ -23,11 +23,19 @@ const button = (text, does, attributes = {}) => {
 const search = (photos) => searchFrom(photos, bar.number);
 const chosen = new Chosen({
   changed: (done) => (shown && done.id ? follow(done) : render()), search, originals: () => bar.about.originals,
-  remove: { label: "Not this thing", does: (_, asked) => feedback.removePhotos(asked) },
+  remove: { label: "Not this thing", does: (_, asked) => notThis(asked) },
 });
 const actions = { chosen, search: (match) => search([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
 const viewer = new Viewer(actions);
 new TileKeys(byId("page"), actions, (ref) => tiles.find((one) => one.ref === ref));
+
+// Photos that wait for the thing are rejected; those that are in it are taken out.
+async function notThis({ refs, ...asked }) {
+  const waiting = (shown?.proposals ?? []).map((one) => one.ref);
+  const [proposed, inside] = [true, false].map((waits) => refs.filter((one) => waiting.includes(one) === waits));
+  const rejected = proposed.length ? await feedback.judgeProposals(shown, proposed, false) : null;
+  return inside.length ? feedback.removePhotos({ ...asked, refs: inside }) : rejected;
+}
 
 const stale = (error) => error.status === 409 && render(); // a new model's photos
 

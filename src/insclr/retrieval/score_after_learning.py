@@ -1,0 +1,56 @@
+"""Scores after learning: as large a share of the matches is sure as with the model before.
+
+A model that has learned from mined pairs agrees with itself: neighbours move together, right and wrong ones alike, so
+that the scores of its own collection say too much (or too little, where all descriptors moved apart). Its order is
+the better one. So the best matches of the new model are called sure, in the share that the curve of the model before
+called so. Pairs that people decided need no curve and are left out of both.
+"""
+
+import numpy as np
+
+from insclr.arrays import Ids, Scores
+from insclr.retrieval.ranking import Known
+from insclr.retrieval.score import (
+    SURE,
+    ScoreCurve,
+    fit_score_curve,
+    nearest_others,
+    score_curve_of,
+    store_curve,
+)
+from insclr.store import Store
+
+_QUERIES, _DEPTH = 1000, 50
+
+
+def keep_share_of_sure(before: Store, after: Store, known: Known) -> ScoreCurve:
+    """Calibrate the store of a model that has learned by that of the model before, and keep the curve in it."""
+    rows = [{row.image.hash: row.id for row in one.rows_by_path().values()} for one in (before, after)]
+    common = sorted(rows[0].keys() & rows[1].keys())
+    curve = score_curve_of(after)
+    if curve.sure_from != SURE:  # a killed call did this already
+        curve = fit_score_curve(after)
+    if len(common) < 2:
+        return store_curve(after, curve)
+    chosen = np.random.default_rng(0).permutation(len(common))[:_QUERIES]
+    queries = [common[place] for place in chosen]
+    old, new = (
+        _open_pairs(store, np.array([ids[one] for one in queries]), ids, known)
+        for store, ids in zip((before, after), rows, strict=True)
+    )
+    if not len(old) or not len(new):
+        return store_curve(after, curve)
+    share = float((score_curve_of(before).score(old) >= SURE).mean())
+    sure_from = float(curve.score(np.quantile(new, [1 - share]))[0])
+    return store_curve(after, curve.stretch(sure_from))
+
+
+def _open_pairs(store: Store, queries: Ids, rows: dict[str, int], known: Known) -> Scores:
+    """The similarities of rows with their nearest others, of pairs that people did not decide."""
+    hash_of = {id_: image for image, id_ in rows.items()}
+    near, similar = nearest_others(store, queries, min(_DEPTH, store.count() - 1))  # (queries, depth)
+    is_open = [
+        [known.relation({hash_of[query]}, hash_of.get(one, "")) == 0 for one in some]
+        for query, some in zip(queries.tolist(), near.tolist(), strict=True)
+    ]
+    return np.asarray(similar[np.array(is_open)])
