@@ -73,11 +73,12 @@ def titles(page: Page, selector: str) -> list[str]:
     )
 
 
-def name_largest(page: Page, trial: Trial) -> None:
-    """Open the largest thing without a name, take out what it does not show, name it, and go to the next."""
+def name_largest(page: Page, trial: Trial) -> int:
+    """Name the largest things one after the other, wrong photos taken out, those of one name joined; their number."""
     visit(page, "things", ".thing")
     page.script("document.querySelector('.thing').click()")
-    for number in range(NAMED):
+    names = set()
+    for _ in range(NAMED):
         page.until(lambda: page.all("#photos .tile"))
         shown = titles(page, "#photos .tile")
         thing = Counter(trial.shows[path] for path in shown).most_common(1)[0][0]
@@ -91,10 +92,14 @@ def name_largest(page: Page, trial: Trial) -> None:
             page.script("document.getElementById('choose-remove').click()")
             kept = len(shown) - len(wrong)
             page.until(lambda kept=kept: len(page.all("#photos .tile")) == kept)
-        page.one("#name").send_keys(f"{thing} {number}")
+        page.one("#name").send_keys(thing)
         before = page.browser.current_url
         page.script("document.getElementById('save-next').click()")
+        if thing in names:
+            page.until(lambda: page.all("dialog [data-answer=join]"))[0].click()
+        names.add(thing)
         page.until(lambda before=before: page.browser.current_url != before and page.all("#photos .tile"))
+    return len(names)
 
 
 def members(gallery: Gallery) -> dict[str, set[str]]:
@@ -121,9 +126,9 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
     served = trial.serve()
     with served_page(served) as address:
         page = Page(browser, address)  # type: ignore[arg-type]
-        name_largest(page, trial)
+        count = name_largest(page, trial)
         named = members(served.feedback.gallery())
-        assert len(named) == NAMED
+        assert len(named) == count
         for file in (trial.folder / "next").iterdir():
             shutil.copy(file, trial.folder / "first")
         insclr.index(trial.store, trial.folder / "first", trial.store)
@@ -134,7 +139,7 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
         after = members(gallery)
         assert {name: paths & trial.first for name, paths in after.items()} == named
         joined = [(name, path) for name, paths in after.items() for path in paths - trial.first]
-        wrong = [one for one in joined if not one[0].startswith(trial.shows[one[1]])]
+        wrong = [one for one in joined if one[0] != trial.shows[one[1]]]
         assert len(wrong) <= 0.05 * len(joined)
         proposed = [
             (one.name, row.image.path) for one in gallery.things for row, _ in one.proposed if one.name
@@ -144,9 +149,7 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
         # A thing with proposals: the right ones are confirmed, the wrong ones rejected.
         waiting = max((one for one in gallery.things if one.name), key=lambda one: len(one.proposed))
         visit(page, f"things#{waiting.id}", "#proposals .tile")
-        right = [
-            path for path in titles(page, "#proposals .tile") if waiting.name.startswith(trial.shows[path])
-        ]
+        right = [path for path in titles(page, "#proposals .tile") if waiting.name == trial.shows[path]]
         if right:
             page.script(
                 "for (const one of document.querySelectorAll('#proposals .tile'))"
@@ -181,21 +184,20 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
         page.until(lambda: page.one("#learning").get_attribute("data-state") in ("done", "failed"), 900)
         assert page.one("#learning").get_attribute("data-state") == "done", page.one("#learning").text
 
-    # The next day the same store has the names, and what is sure is right at least as often. There are fewer of them
-    # on this mixture (docs/research/results-search.md).
+    # The next day the same store has the names, and no fewer sure results that are right: 19 in 20 at least.
     again = trial.serve()
     kept = members(again.feedback.gallery())
     assert set(named) <= set(kept)
     assert lonely in kept["Odd one"]
     sure, right_ones = count_sure(trial)
     print(f"sure results (right ones) before Learn {before}, after {(sure, right_ones)}")
-    assert sure
-    assert right_ones / sure >= before[1] / before[0]
+    assert right_ones >= before[1]
+    assert right_ones >= 0.95 * sure
     with served_page(again) as address:
         page = Page(browser, address)  # type: ignore[arg-type]
         page.open("")
         page.until(lambda: "Odd one" in page.one("#things").text or page.all("#things .thing"))
-        assert len(members(again.feedback.gallery())) == NAMED + 1
+        assert len(members(again.feedback.gallery())) == count + 1
 
 
 def test_a_pipeline_in_python_gets_the_vectors_names_and_matches_of_the_store(
