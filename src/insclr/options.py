@@ -4,6 +4,7 @@ A field is written once, with its default and its help. A field without help is 
 """
 
 import dataclasses
+import difflib
 import inspect
 import time
 from collections.abc import Callable
@@ -43,6 +44,12 @@ class Options:
 
     def change(self, changes: dict[str, Any]) -> Self:
         """The options with some fields changed; TypeError for a field that they do not have."""
+        known = [each.name for each in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(known)}."
+                raise TypeError(f"There is no option {name}.{meant}")
         return dataclasses.replace(self, **changes)
 
 

@@ -35,6 +35,13 @@ def test_swapped_arguments_are_named(place: Path) -> None:
         list_images(place / "store")
     with pytest.raises(UserError, match="photos is a folder of photos, not a model"):
         find_model_file(place / "photos")
+    with pytest.raises(UserError, match="the model comes before the images"):
+        insclr.index(place / "store", "pretrained:efficientnet_lite0", place / "other")
+
+
+def test_python_names_the_option_that_was_meant(place: Path) -> None:
+    with pytest.raises(TypeError, match=r"There is no option topp\. Did you mean top\?"):
+        insclr.search(place / "store", place / "photos" / "0" / "0.png", topp=3)
 
 
 def test_a_slip_in_the_name_of_a_recipe_is_answered_by_the_one_that_was_meant() -> None:

@@ -27,7 +27,7 @@ def test_names_come_in_are_listed_go_out_and_are_undone(
     entries = shown.splitlines()
     assert len(entries) == 6  # a name and its photos, three times
     # One undo takes back the whole import.
-    assert call(capsys, "answers", "undo", store)[1] == "undone: 12 photos added to a thing\n"
+    assert call(capsys, "answers", "undo", store)[1] == "undone: 12 photos added to 0, 1, 2\n"
     status, _, said = call(capsys, "answers", "undo", store, entries[0].split()[0])  # undone already
     assert status == 2
     assert "nothing to undo" in said

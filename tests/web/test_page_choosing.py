@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from helpers.browser import Page, served_page
 from insclr.feedback.entries import remove_images
-from insclr.feedback.feedback import read_feedback
+from insclr.feedback.feedback import KnownPairs, read_feedback
 from insclr.web.served import ServedStore
 
 
@@ -18,11 +18,6 @@ def shop(browser: webdriver.Chrome, collection: ServedStore) -> Iterator[Page]:
     """A page of its own store, which the test may change."""
     with served_page(collection) as address:
         yield Page(browser, address)
-
-
-def visit(page: Page, path: str, selector: str) -> None:
-    page.browser.get(page.address + path)
-    page.until(lambda: page.all(selector))
 
 
 def tick(page: Page, *places: int, within: str = "") -> None:
@@ -46,11 +41,11 @@ def test_photos_that_match_nothing_open_large_and_get_a_name(shop: Page, collect
     collection.feedback.append(remove_images("thing-0000", []))
     shop.script("return 0")
     rows = collection.store.rows_by_path()
-    visit(shop, f"things#0:{lonely.id}", "#photos .tile")
+    shop.visit(f"things#0:{lonely.id}", "#photos .tile")
     tick(shop, 0, within="#photos")
     shop.one("#choose-remove").click()
     shop.until(lambda: len(shop.all("#photos .tile")) == len(thing.rows) - 1)
-    visit(shop, "things", "#new .tile")
+    shop.visit("things", "#new .tile")
     assert [one.get_attribute("title") for one in shop.all("#new .tile")] == [lonely.image.path]
     shop.script("document.querySelector('#new .go').click()")
     shop.until(lambda: shop.script("return document.querySelector('#large').naturalWidth > 0"))
@@ -60,6 +55,36 @@ def test_photos_that_match_nothing_open_large_and_get_a_name(shop: Page, collect
     shop.one("#viewer-naming input").send_keys("Blue lamp", Keys.ENTER)
     shop.until(lambda: shop.one("#viewer-thing").text == "Blue lamp")
     assert read_feedback(collection.store).name_of(rows[lonely.image.path].image.hash) == "Blue lamp"
+
+
+def test_photos_in_no_thing_are_not_taken_out_of_one(shop: Page, collection: ServedStore) -> None:
+    thing = collection.feedback.gallery().things[0]
+    shop.visit(f"things#0:{thing.rows[0].id}", "#photos .tile")
+    tick(shop, 0, within="#photos")
+    assert shop.one("#choose-remove").is_displayed()
+    shop.one("#choose-remove").click()
+    shop.until(lambda: len(shop.all("#photos .tile")) == len(thing.rows) - 1)
+    shop.visit("photos?show=new", ".tile")
+    tick(shop, 0)
+    assert shop.one("#choose").is_displayed()
+    assert not shop.one("#choose-remove").is_displayed()
+    shop.one("#choose-clear").click()
+    shop.open_viewer(0)
+    assert not shop.one("#viewer-not").is_displayed()
+
+
+def test_a_wrong_result_is_rejected_where_it_is_seen_large(shop: Page, collection: ServedStore) -> None:
+    before = shop.open("?photo=0:1")
+    shop.open_viewer(0)
+    assert not shop.one("#viewer-not").is_displayed()  # the query itself
+    shop.script("document.getElementById('next').click()")
+    shop.until(lambda: shop.one("#facts-path").text == before[1])
+    assert shop.one("#viewer-not").text == "Not this"
+    shop.after(lambda: shop.script("document.getElementById('viewer-not').click()"))
+    assert before[1] not in shop.paths()
+    rows = collection.store.rows_by_path()
+    one, other = (rows[path].image.hash for path in before[:2])
+    assert KnownPairs(read_feedback(collection.store)).relation({one}, other) == -1
 
 
 def test_results_are_chosen_by_tick_range_and_key_and_named_together(
@@ -101,7 +126,7 @@ def test_not_this_leaves_the_results(shop: Page, collection: ServedStore) -> Non
 
 def test_a_long_press_chooses_and_then_a_tap_does(shop: Page) -> None:
     with shop.phone():
-        visit(shop, "photos", ".tile .tick")
+        shop.visit("photos", ".tile .tick")
         places = shop.script(
             "return [0, 1].map((i) => document.querySelectorAll('.tile')[i].getBoundingClientRect())"
             ".map((one) => [one.x + one.width / 2, one.y + one.height / 2])"
@@ -122,7 +147,7 @@ def test_a_long_press_chooses_and_then_a_tap_does(shop: Page) -> None:
 
 def test_names_are_offered_the_likeliest_first(shop: Page, collection: ServedStore) -> None:
     for name, first in (("Ship", 0), ("Mug", 8), ("Lamp", 16)):
-        visit(shop, "photos", ".tile .tick")
+        shop.visit("photos", ".tile .tick")
         tick(shop, first, first + 1)
         name_chosen(shop, name)
         shop.until(lambda: shop.all(".tile .badge.thing"))
@@ -139,7 +164,7 @@ def test_names_are_offered_the_likeliest_first(shop: Page, collection: ServedSto
 def test_a_second_thing_of_a_name_is_asked_about(shop: Page, collection: ServedStore) -> None:
     first, second = collection.feedback.gallery().things[:2]
     for thing in (first, second):
-        visit(shop, f"things#0:{thing.rows[0].id}", "#photos .tile")
+        shop.visit(f"things#0:{thing.rows[0].id}", "#photos .tile")
         shop.one("#name").send_keys("Mug", Keys.ENTER)
         if thing is first:
             shop.until(lambda: heading(shop) == "Mug")
@@ -153,7 +178,7 @@ def test_a_second_thing_of_a_name_is_asked_about(shop: Page, collection: ServedS
 def test_joining_two_named_things_asks_which_name_stays(shop: Page, collection: ServedStore) -> None:
     first, second = collection.feedback.gallery().things[:2]
     for thing, name in ((first, "Mug"), (second, "Cup")):
-        visit(shop, f"things#0:{thing.rows[0].id}", "#photos .tile")
+        shop.visit(f"things#0:{thing.rows[0].id}", "#photos .tile")
         shop.one("#name").send_keys(name, Keys.ENTER)
         shop.until(lambda name=name: heading(shop) == name)
     shop.one("#merge").click()
@@ -167,7 +192,7 @@ def test_joining_two_named_things_asks_which_name_stays(shop: Page, collection: 
 
 def test_naming_goes_on_to_the_next_thing_without_a_name(shop: Page, collection: ServedStore) -> None:
     first = collection.feedback.gallery().things[0]
-    visit(shop, f"things#0:{first.rows[0].id}", "#photos .tile")
+    shop.visit(f"things#0:{first.rows[0].id}", "#photos .tile")
     shop.one("#name").send_keys("Mug")
     shop.one("#save-next").click()
     shop.until(lambda: collection.feedback.gallery().find_named("mug") is not None)
@@ -177,11 +202,11 @@ def test_naming_goes_on_to_the_next_thing_without_a_name(shop: Page, collection:
 
 def test_the_history_goes_back_to_any_step_and_forth(shop: Page, collection: ServedStore) -> None:
     for name, first in (("Ship", 0), ("Mug", 8), ("Lamp", 16)):
-        visit(shop, "photos", ".tile .tick")
+        shop.visit("photos", ".tile .tick")
         tick(shop, first)
         name_chosen(shop, name)
         shop.until(lambda: shop.all(".tile .badge.thing"))
-    visit(shop, "history", ".step")
+    shop.visit("history", ".step")
     assert [one.text.split(" called ")[1].splitlines()[0] for one in shop.all(".step")] == [
         "Lamp",
         "Mug",
@@ -234,7 +259,7 @@ def test_pages_are_accessible_and_fit(page: Page, width: int, dark: bool) -> Non
         page.cdp("Emulation.setEmulatedMedia", features=colours)
         for path, selector in PAGES.items():
             page.browser.get("about:blank")
-            visit(page, path, selector)
+            page.visit(path, selector)
             if path == "photos":
                 tick(page, 0)
             assert page.barriers() == [], path
@@ -247,7 +272,7 @@ def test_pages_are_accessible_and_fit(page: Page, width: int, dark: bool) -> Non
 def test_a_list_of_chosen_photos_is_a_table(shop: Page, tmp_path: Path) -> None:
     folder = tmp_path / "downloads"
     shop.cdp("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
-    visit(shop, "photos", ".tile .tick")
+    shop.visit("photos", ".tile .tick")
     tick(shop, 0, 9)
     shop.one("#choose-list").click()
     shop.until(lambda: (folder / "photos.csv").exists())

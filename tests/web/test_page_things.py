@@ -18,12 +18,6 @@ def shop(browser: webdriver.Chrome, collection: ServedStore) -> Iterator[Page]:
         yield Page(browser, address)
 
 
-def visit(page: Page, path: str, selector: str) -> None:
-    page.browser.get("about:blank")
-    page.browser.get(page.address + path)
-    page.until(lambda: page.all(selector))
-
-
 def titles(page: Page, selector: str) -> list[str]:
     return page.script(
         "return [...document.querySelectorAll(arguments[0])].map((one) => one.title)", selector
@@ -35,12 +29,13 @@ def hashes_of(collection: ServedStore, folder: str) -> list[str]:
     return [rows[path].image.hash for path in sorted(rows) if path.startswith(f"{folder}/")]
 
 
+@pytest.mark.parametrize("rejects", ["reject", "choose-remove"])  # the button above them, that of the bar
 def test_proposed_photos_are_confirmed_or_rejected_one_by_one_or_together(
-    shop: Page, collection: ServedStore
+    shop: Page, collection: ServedStore, rejects: str
 ) -> None:
     images = hashes_of(collection, "2")
     collection.feedback.append(name_thing("thing-0001", "Mug", images[:-3]))
-    visit(shop, "things", ".thing")
+    shop.visit("things", ".thing")
     card = next(one for one in shop.all(".thing") if "Mug" in one.text)
     assert "3 to check" in card.text
     shop.script("arguments[0].click()", card)
@@ -52,7 +47,7 @@ def test_proposed_photos_are_confirmed_or_rejected_one_by_one_or_together(
     assert sure == sorted(sure, reverse=True)
     assert not set(waiting) & set(titles(shop, "#photos .tile"))  # nothing joined by itself
     shop.script("document.querySelector('#proposals .tile .tick').click()")
-    shop.script("document.getElementById('reject').click()")
+    shop.script(f"document.getElementById('{rejects}').click()")
     shop.until(lambda: len(shop.all("#proposals .tile")) == 2)
     shop.script("document.getElementById('confirm').click()")
     shop.until(lambda: not shop.all("#proposals"))
@@ -66,7 +61,7 @@ def test_proposed_photos_are_confirmed_or_rejected_one_by_one_or_together(
 def test_a_mixed_group_shows_the_photos_that_differ_and_is_split(shop: Page, collection: ServedStore) -> None:
     mixed = [*hashes_of(collection, "1"), *hashes_of(collection, "4")]
     collection.feedback.append(name_thing("thing-0001", "", mixed, grouped=True))
-    visit(shop, "things", ".thing")
+    shop.visit("things", ".thing")
     card = next(one for one in shop.all(".thing") if f"{len(mixed)} photos" in one.text)
     assert "several things?" in card.text
     shop.script("arguments[0].click()", card)
@@ -82,7 +77,7 @@ def test_a_mixed_group_shows_the_photos_that_differ_and_is_split(shop: Page, col
     assert build_links(read_feedback(collection.store)).different(
         row[rest].image.hash, row[part[0]].image.hash
     )
-    visit(shop, f"things#0:{row[rest].id}", "#photos .tile")
+    shop.visit(f"things#0:{row[rest].id}", "#photos .tile")
     assert not set(part) & set(titles(shop, ".tile"))
     shop.one("#undo").click()
     shop.until(lambda: len(shop.all("#photos .tile")) == len(mixed))
@@ -94,7 +89,7 @@ def test_photos_are_listed_by_how_sure_it_is_that_they_show_their_thing(
     mixed = [*hashes_of(collection, "1"), *hashes_of(collection, "4")[:1]]
     collection.feedback.append(name_thing("thing-0001", "Ship", mixed, grouped=True))
     collection.feedback.append(name_thing("thing-0002", "Mug", hashes_of(collection, "2")))
-    visit(shop, "photos", ".tile")
+    shop.visit("photos", ".tile")
     shop.script(
         "const one = document.getElementById('order'); one.value = 'fit'; one.dispatchEvent(new Event('change'))"
     )
@@ -107,7 +102,7 @@ def test_photos_are_listed_by_how_sure_it_is_that_they_show_their_thing(
     assert headings[0] != headings[-1] == "Sure"
     band = {"Unlikely": "0-0.25", "Possible": "0.25-0.5", "Likely": "0.5-0.8"}[headings[0]]
     low, high = (100 * float(one) for one in band.split("-"))
-    visit(shop, f"photos?fit={band}", ".tile")
+    shop.visit(f"photos?fit={band}", ".tile")
     assert "4/0.png" in titles(shop, ".tile")
     assert all(low <= int(one.text.split()[0]) <= high for one in shop.all(".tile .score"))
 

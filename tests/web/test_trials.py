@@ -61,12 +61,6 @@ def page(browser: object, trial: Trial) -> Iterator[Page]:
         yield Page(browser, address)  # type: ignore[arg-type]
 
 
-def visit(page: Page, path: str, selector: str) -> None:
-    page.browser.get("about:blank")
-    page.browser.get(page.address + path)
-    page.until(lambda: page.all(selector), 60)
-
-
 def titles(page: Page, selector: str) -> list[str]:
     return page.script(
         "return [...document.querySelectorAll(arguments[0])].map((one) => one.title)", selector
@@ -75,7 +69,7 @@ def titles(page: Page, selector: str) -> list[str]:
 
 def name_largest(page: Page, trial: Trial) -> int:
     """Name the largest things one after the other, wrong photos taken out, those of one name joined; their number."""
-    visit(page, "things", ".thing")
+    page.visit("things", ".thing")
     page.script("document.querySelector('.thing').click()")
     names = set()
     for _ in range(NAMED):
@@ -148,7 +142,7 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
 
         # A thing with proposals: the right ones are confirmed, the wrong ones rejected.
         waiting = max((one for one in gallery.things if one.name), key=lambda one: len(one.proposed))
-        visit(page, f"things#{waiting.id}", "#proposals .tile")
+        page.visit(f"things#{waiting.id}", "#proposals .tile")
         right = [path for path in titles(page, "#proposals .tile") if waiting.name == trial.shows[path]]
         if right:
             page.script(
@@ -160,7 +154,7 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
             page.until(lambda: set(right) <= set(titles(page, "#photos .tile")))
 
         # A photo that matches nothing opens, is searched from, and gets a name.
-        visit(page, "photos?show=new", ".tile")
+        page.visit("photos?show=new", ".tile")
         lonely = titles(page, ".tile")[0]
         page.script("document.querySelector('.tile .go').click()")
         page.until(lambda: page.script("return document.querySelector('#large').naturalWidth > 0"))
@@ -169,7 +163,7 @@ def test_a_person_names_photos_adds_those_of_the_next_day_and_learns(browser: ob
         page.until(lambda: page.one("#viewer-thing").text == "Odd one")
 
         before = count_sure(trial)
-        visit(page, "teach", "#candidates .pick")
+        page.visit("teach", "#candidates .pick")
         for number in range(1, SCREENS + 1):
             query = trial.shows[titles(page, "#query")[0]]
             same = [path for path in titles(page, "#candidates .pick") if trial.shows[path] == query]
@@ -234,7 +228,7 @@ def test_a_pipeline_in_python_gets_the_vectors_names_and_matches_of_the_store(
 def test_every_page_fits_and_can_be_read_by_everyone(page: Page, width: int) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     page.cdp("Emulation.setDeviceMetricsOverride", **size)
-    visit(page, "things", ".thing")
+    page.visit("things", ".thing")
     thing = page.script("return document.querySelector('.thing').dataset.thing")
     try:
         for path, selector in {
@@ -247,7 +241,7 @@ def test_every_page_fits_and_can_be_read_by_everyone(page: Page, width: int) -> 
             "teach": "#candidates .pick",
             "history": "#steps > *",
         }.items():
-            visit(page, path, selector)
+            page.visit(path, selector)
             assert page.script("return document.documentElement.scrollWidth") <= width, path
             assert page.barriers() == [], path
     finally:

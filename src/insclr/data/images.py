@@ -74,6 +74,8 @@ def require_listed(source: str | Path) -> Path:
     source = Path(source).expanduser()
     if not is_text(str(source)):
         raise UserError(f"{source}: this name is not UTF-8 text. Rename it.")
+    if str(source).startswith("pretrained:"):
+        raise UserError(f"{source} is a model, not a folder of images: the model comes before the images.")
     if not is_there(source):
         raise UserError(
             f"{source} does not exist: give a folder of images, or a .txt, .csv or .parquet list."

@@ -141,22 +141,25 @@ def describe_act(act: Sequence[Entry], feedback: Feedback, paths: Mapping[str, s
         case "name":
             return f"{photos if images else 'a thing'} called {data.get('name') or 'one thing'}"
         case "add":
-            return f"{photos} added to {_name_things(about, feedback)}"
+            return f"{photos} added to {_name_things(about, act, feedback)}"
         case "remove":
-            return f"{photos} taken out of {_name_things(about, feedback)}"
+            return f"{photos} taken out of {_name_things(about, act, feedback)}"
         case "merge":
             return f"{feedback.name_of_thing(str(data.get('into'))) or 'a thing'} joined with another thing"
         case "hide":
-            name = _name_things(about, feedback)
+            name = _name_things(about, act, feedback)
             return f"{name} hidden" if data.get("hidden") else f"{name} shown again"
         case _:
             return kind
 
 
-def _name_things(act: Sequence[Entry], feedback: Feedback) -> str:
-    """The names of the things that an act is about."""
-    things = dict.fromkeys(str(one.data.get("thing")) for one in act)
-    names = [feedback.name_of_thing(thing) or "a thing without a name" for thing in things]
+def _name_things(about: Sequence[Entry], act: Sequence[Entry], feedback: Feedback) -> str:
+    """The names of the things that entries of an act are about; an undone act may have named them itself."""
+    given = {one.data["thing"]: one.data["name"] for one in act if one.data.get("name")}
+    things = dict.fromkeys(str(one.data.get("thing")) for one in about)
+    names = [
+        given.get(thing) or feedback.name_of_thing(thing) or "a thing without a name" for thing in things
+    ]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 

@@ -57,16 +57,16 @@ class Feedback:
         thing = self.things.get(id_)
         return thing.name if thing else ""
 
-    def all_links(self, *, said: bool = False) -> list[Link]:
+    def all_links(self, *, by_people: bool = False) -> list[Link]:
         """The links, then what names imply: a thing is one instance, two names are two instances.
 
-        With `said`, images that nobody named imply nothing: those by score, and groups without a name.
+        With `by_people`, images that nobody named imply nothing: those by score, and groups without a name.
         """
         implied: list[Link] = []
         named: dict[str, str] = {}  # name: image
         for thing in self.things.values():
             unnamed = thing.scored if thing.name else thing.grouped
-            images = [image for image in thing.images if not (said and image in unnamed)]
+            images = [image for image in thing.images if not (by_people and image in unnamed)]
             implied += [Link(images[0], image, True, thing.id) for image in images[1:]]
             if thing.name and images:
                 named[thing.name] = images[0]
@@ -178,10 +178,10 @@ def replay(entries: Iterable[Entry]) -> Feedback:
 
 
 class KnownPairs:
-    """Which images show the same instance by what people said: names of photos and groups, corrections, answers."""
+    """Which images show the same instance by what people entered: names of photos and groups, corrections, answers."""
 
     def __init__(self, feedback: Feedback) -> None:
-        self._links = Links(feedback.all_links(said=True))
+        self._links = Links(feedback.all_links(by_people=True))
         self._images = {image for link in self._links.applied for image in (link.one, link.other)}
 
     def relation(self, queries: Set[str], image: str) -> int:

@@ -180,10 +180,8 @@ def _parse(name: str | Path) -> dict[str, Any]:
             raise UserError(f"The recipe {name} is not UTF-8 text (byte {error.start}).") from error
     else:
         near = difflib.get_close_matches(str(name), files, 1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(
-            f"There is no recipe {str(name)!r}, neither a file nor one of: {', '.join(sorted(files))}.{meant}"
-        )
+        help_ = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(sorted(files))}."
+        raise UserError(f"There is no recipe and no file {str(name)!r}. {help_}")
     try:
         return tomllib.loads(text)
     except ValueError as error:  # a number of thousands of digits is one too, and no TOMLDecodeError

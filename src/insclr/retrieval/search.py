@@ -48,7 +48,7 @@ _SPARE = 2  # results ranked for each one asked for, since copies are folded int
 SAME_PHOTO = 0.99
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Match:
     """One image found: its cosine, the calibrated score and what that means."""
 
@@ -63,6 +63,10 @@ class Match:
     copies: tuple[str, ...] = ()  # paths of further results that show the same image
     box: Box | None = None  # where the instance is, as fractions of the image, where that is known
     inliers: int | None = None  # matched points that prove it, where it was verified
+
+    def __repr__(self) -> str:
+        """Short enough for a list of them."""
+        return f"Match({self.path!r}, {'query' if self.is_query else self.band}, score {self.score:.2f})"
 
     def proof(self) -> str:
         """Matched points and box in words; empty where neither is known."""

@@ -3,11 +3,12 @@
 import itertools
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Literal, cast
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -93,37 +94,38 @@ class LikelyThing(ThingAnswer):
     score: float = Field(description="how likely they show it: of the best pair of photos")
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Which photos are listed, and how."""
+
+    show: Show = "all"
+    order: Order = "path"
+    where: Annotated[str, Query(max_length=2000)] = ""
+    count: Annotated[int, Query(ge=1, le=500)] = 120
+    offset: Annotated[int, Query(ge=0, le=10**8)] = 0
+    fit_from: Annotated[float, Query(ge=0, le=1, description="at least this likely to show their thing")] = 0
+    fit_to: Annotated[float, Query(ge=0, le=1, description="less likely than this; 1: all")] = 1
+
+    @property
+    def by_fit(self) -> bool:
+        """Whether the list depends on how likely photos show their thing."""
+        return self.order == "fit" or self.fit_from > 0 or self.fit_to < 1
+
+
 @photos_api.get("", responses=ERRORS)
-def photos(
-    served: Offer,
-    store: StoreNumber,
-    show: Show = "all",
-    order: Order = "path",
-    where: Annotated[str, Query(max_length=2000)] = "",
-    count: Annotated[int, Query(ge=1, le=500)] = 120,
-    offset: Annotated[int, Query(ge=0, le=10**8)] = 0,
-    fit_from: Annotated[float, Query(ge=0, le=1, description="at least this likely to show their thing")] = 0,
-    fit_to: Annotated[float, Query(ge=0, le=1, description="less likely than this; 1: all")] = 1,
-) -> PhotoList:
+def photos(served: Offer, store: StoreNumber, wanted: Annotated[_Wanted, Depends()]) -> PhotoList:
     """All photos of a store, or those that a filter leaves."""
     home = served.store(store)
-    found = _list(home, show, order, where)
     gallery = home.feedback.gallery()
-    by_fit = order == "fit" or fit_from > 0 or fit_to < 1
-    fits = home.feedback.fits() if by_fit else {}
-    if by_fit:  # photos in no thing have none
-        most = fit_to if fit_to < 1 else 2.0
-        found = [row for row in found if row.id in fits and fit_from <= fits[row.id] < most]
-    if order == "fit":
-        found.sort(key=lambda row: fits[row.id])
+    fits = home.feedback.fits() if wanted.by_fit else {}
+    found = _list(home, gallery, wanted, fits)
+    shown = found[wanted.offset : wanted.offset + wanted.count]
     root = served.settings.root_path
     return PhotoList(
         fingerprint=home.store.info.fingerprint,
-        photos=[
-            _photo(store, row, gallery, root, fits.get(row.id)) for row in found[offset : offset + count]
-        ],
+        photos=[_photo(store, row, gallery, root, fits.get(row.id)) for row in shown],
         total=len(found),
-        headings=_headings(found, gallery, order, fits),
+        headings=_headings(found, gallery, wanted.order, fits),
     )
 
 
@@ -216,28 +218,32 @@ def _photo(store: int, row: Row, gallery: Gallery, root: str, fit: float | None)
     return PhotoAnswer(**answer.model_dump(), thing_id=thing.id if thing else "", by=by, fit=fit)
 
 
-def _list(home: ServedStore, show: Show, order: Order, where: str) -> list[Row]:
-    """The rows that are shown, in their order."""
-    gallery = home.feedback.gallery()
-    condition = parse_where(where, home.store.columns())
+def _list(home: ServedStore, gallery: Gallery, wanted: _Wanted, fits: Mapping[int, float]) -> list[Row]:
+    """The rows that are wanted, in their order."""
+    condition = parse_where(wanted.where, home.store.columns())
+    most = wanted.fit_to if wanted.fit_to < 1 else 2.0
     kept = []
     for row in itertools.chain(gallery.alone, *(thing.rows for thing in gallery.things)):
         thing = gallery.thing_of.get(row.id)
-        fits = {
+        is_shown = {
             "all": True,
             "named": bool(thing and thing.name),
             "unnamed": not (thing and thing.name),
             "by-score": bool(thing and thing.has_feedback and row.image.hash not in thing.confirmed),
             "new": thing is None,
-        }[show]
-        if fits and (condition is None or meets(condition, row.image.path, row.image.columns)):
+        }[wanted.show]
+        if wanted.by_fit:  # photos in no thing have none
+            is_shown = is_shown and row.id in fits and wanted.fit_from <= fits[row.id] < most
+        if is_shown and (condition is None or meets(condition, row.image.path, row.image.columns)):
             kept.append(row)
     kept.sort(key=lambda row: natural_key(row.image.path))
-    if order in ("newest", "oldest"):
+    if wanted.order == "fit":
+        kept.sort(key=lambda row: fits[row.id])
+    if wanted.order in ("newest", "oldest"):
         dated = [row for row in kept if taken_of(row)]
-        dated.sort(key=taken_of, reverse=order == "newest")
+        dated.sort(key=taken_of, reverse=wanted.order == "newest")
         return [*dated, *(row for row in kept if not taken_of(row))]
-    if order == "thing":
+    if wanted.order == "thing":
         kept.sort(key=lambda row: _thing_title(row, gallery).casefold() or "\U0010ffff")
     return kept
 

@@ -155,6 +155,11 @@ export class Chosen {
     return this.change((photos) => this.removing.does(photos, this.asked()));
   }
 
+  removeOnly(match) {
+    this.photos = new Map([[match.ref, match]]);
+    return this.remove();
+  }
+
   saveList() {
     const lines = [...this.photos.values()].map((one) => [one.path, one.thing ?? ""].map(cell).join(","));
     save(new Blob([`\ufeff${["path,name", ...lines].join("\r\n")}\r\n`], { type: "text/csv" }), "photos.csv");

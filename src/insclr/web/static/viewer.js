@@ -26,6 +26,7 @@ export class Viewer {
     byId("viewer-add").addEventListener("click", () => this.leave(actions.add));
     byId("viewer-pick").hidden = !actions.chosen;
     byId("viewer-pick").addEventListener("click", () => this.pick());
+    byId("viewer-not").addEventListener("click", () => this.leave((match) => actions.chosen.removeOnly(match)));
     byId("copy-link").addEventListener("click", () => this.copyLink());
     byId("viewer-rename").addEventListener("click", () => this.rename());
     this.field = new NameField({
@@ -101,6 +102,9 @@ export class Viewer {
     this.showCopies(match);
     this.showName();
     this.showPick();
+    const removing = this.actions.chosen?.removing;
+    byId("viewer-not").textContent = removing?.label ?? "";
+    byId("viewer-not").hidden = !removing || match.is_query || match.thing_id === "" || !match.fingerprint;
     this.showParent();
     this.actions.viewed?.(match);
   }
