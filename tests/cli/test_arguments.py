@@ -36,7 +36,7 @@ def test_swapped_arguments_are_named(place: Path) -> None:
     with pytest.raises(UserError, match="photos is a folder of photos, not a model"):
         find_model_file(place / "photos")
     with pytest.raises(UserError, match="the model comes before the images"):
-        insclr.index(place / "store", "pretrained:efficientnet_lite0", place / "other")
+        list_images("pretrained:efficientnet_lite0")
 
 
 def test_python_names_the_option_that_was_meant(place: Path) -> None:

@@ -178,7 +178,7 @@ def replay(entries: Iterable[Entry]) -> Feedback:
 
 
 class KnownPairs:
-    """Which images show the same instance by what people entered: names of photos and groups, corrections, answers."""
+    """Which images show the same instance by names of photos and groups, corrections, answers."""
 
     def __init__(self, feedback: Feedback) -> None:
         self._links = Links(feedback.all_links(by_people=True))
