@@ -20,7 +20,7 @@ from insclr.feedback.entries import (
 from insclr.feedback.feedback import Feedback, Thing, build_links, read_feedback
 from insclr.feedback.groups import cluster
 from insclr.feedback.joining import find_joins, find_split, score_fit
-from insclr.retrieval.score import ScoreCurve, score_curve_of
+from insclr.retrieval.score import DISPLAY_THRESHOLD, ScoreCurve, score_curve_of
 from insclr.store import Entry, Row, Store
 
 _GROUP = "group-"  # before the hash of the most central photo, for a thing without feedback
@@ -160,7 +160,8 @@ def _score_proposed(
     if not rows:
         return ()
     scores = score_fit(store.descriptors([row.id for row in rows]), members, curve)
-    return tuple((rows[i], float(scores[i])) for i in np.argsort(-scores, kind="stable"))
+    order = np.argsort(-scores, kind="stable")
+    return tuple((rows[i], float(scores[i])) for i in order if scores[i] >= DISPLAY_THRESHOLD)
 
 
 def measure_fits(store: Store, gallery: Gallery) -> dict[int, float]:

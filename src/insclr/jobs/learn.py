@@ -17,8 +17,8 @@ from insclr.errors import UserError, require_torch
 from insclr.feedback.feedback import read_known
 from insclr.files import is_there, whole_file
 from insclr.retrieval.index import IndexReport, index_images
-from insclr.retrieval.local_store import local_choice_of
-from insclr.retrieval.score_after_learning import keep_share_of_sure
+from insclr.retrieval.local_store import learn_from_answers, local_choice_of
+from insclr.retrieval.score_after_learning import draw_decided_pairs, keep_share_of_sure
 from insclr.store import Store, open_store
 from insclr.store.store_models import MODELS, StoreModels, model_folder, read_models, write_models
 
@@ -151,7 +151,10 @@ def index_learned(uri: str, model: OpenedModel, out: Path, target: Path) -> Inde
                 break
         with closing(open_store(target)) as new:
             new.append(old.journal())
-            keep_share_of_sure(old, new, read_known(old))
+            known = read_known(old)
+            keep_share_of_sure(old, new, known)
+            if decided := draw_decided_pairs(new, known):
+                learn_from_answers(new, decided)
             new.set_note(_FEATURES, str(cache))  # last: with it the store is complete
     return report
 

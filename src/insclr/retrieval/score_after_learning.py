@@ -7,6 +7,7 @@ called so. Pairs that people decided need no curve and are left out of both.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from insclr.arrays import Ids, Scores
 from insclr.retrieval.ranking import Known
@@ -20,7 +21,7 @@ from insclr.retrieval.score import (
 )
 from insclr.store import Store
 
-_QUERIES, _DEPTH = 1000, 50
+_QUERIES, _DEPTH, _ANSWERS = 1000, 50, 200
 
 
 def keep_share_of_sure(before: Store, after: Store, known: Known) -> ScoreCurve:
@@ -34,10 +35,11 @@ def keep_share_of_sure(before: Store, after: Store, known: Known) -> ScoreCurve:
         return store_curve(after, curve)
     chosen = np.random.default_rng(0).permutation(len(common))[:_QUERIES]
     queries = [common[place] for place in chosen]
-    old, new = (
-        _open_pairs(store, np.array([ids[one] for one in queries]), ids, known)
-        for store, ids in zip((before, after), rows, strict=True)
-    )
+    similar = []  # of pairs that people did not decide, in both stores
+    for store, ids in zip((before, after), rows, strict=True):
+        _, cosines, relations = _nearest_pairs(store, np.array([ids[one] for one in queries]), ids, known)
+        similar.append(cosines[relations == 0])
+    old, new = similar
     if not len(old) or not len(new):
         return store_curve(after, curve)
     share = float((score_curve_of(before).score(old) >= SURE).mean())
@@ -45,12 +47,30 @@ def keep_share_of_sure(before: Store, after: Store, known: Known) -> ScoreCurve:
     return store_curve(after, curve.stretch(sure_from))
 
 
-def _open_pairs(store: Store, queries: Ids, rows: dict[str, int], known: Known) -> Scores:
-    """The similarities of rows with their nearest others, of pairs that people did not decide."""
+def draw_decided_pairs(store: Store, known: Known) -> list[Answer]:
+    """Some of the pairs of a row and one of its nearest that people decided: they tell what matched points are worth.
+
+    Unlike cosines, matched points are the same before and after learning from these pairs.
+    """
+    rows = {row.image.hash: row.id for row in store.rows_by_path().values()}
+    if len(rows) < 2:
+        return []
+    generator = np.random.default_rng(0)
+    queries = generator.permutation(np.array(sorted(rows.values())))[:_QUERIES]
+    near, _, relations = _nearest_pairs(store, queries, rows, known)
+    decided = np.argwhere(relations != 0)
+    chosen = generator.permutation(decided)[:_ANSWERS]
+    return [Answer(int(queries[i]), int(near[i, k]), bool(relations[i, k] > 0)) for i, k in chosen]
+
+
+def _nearest_pairs(
+    store: Store, queries: Ids, rows: dict[str, int], known: Known
+) -> tuple[Ids, Scores, NDArray[np.int64]]:
+    """The nearest other rows of some rows, their similarities, and what people decided: 1, -1 or 0 (queries, depth)."""
     hash_of = {id_: image for image, id_ in rows.items()}
-    near, similar = nearest_others(store, queries, min(_DEPTH, store.count() - 1))  # (queries, depth)
-    is_open = [
-        [known.relation({hash_of[query]}, hash_of.get(one, "")) == 0 for one in some]
+    near, similar = nearest_others(store, queries, min(_DEPTH, store.count() - 1))
+    relations = [
+        [known.relation({hash_of[query]}, hash_of.get(one, "")) for one in some]
         for query, some in zip(queries.tolist(), near.tolist(), strict=True)
     ]
-    return np.asarray(similar[np.array(is_open)])
+    return near, similar, np.array(relations)

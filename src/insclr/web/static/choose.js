@@ -11,9 +11,9 @@ const MOST = 500; // photos of one request
 
 export class Chosen {
   // changed(done): names have changed. search(photos): search from them.
-  // remove: {label, does(photos)}, where the chosen photos can be taken out of what is shown.
-  constructor({ changed, search, remove, originals }) {
-    Object.assign(this, { changed, search, removing: remove, originals, photos: new Map(), known: new Map(), last: null });
+  // remove: {label, does(photos)}, where the chosen photos can be taken out of what is shown. painted(): others are chosen.
+  constructor({ changed, search, remove, originals, painted }) {
+    Object.assign(this, { changed, search, removing: remove, originals, painted, photos: new Map(), known: new Map(), last: null });
     this.field = new NameField({
       refs: () => this.asked(), give: (what) => this.name(what), label: "Name the chosen photos", hint: "Name, or add to …",
     });
@@ -129,6 +129,7 @@ export class Chosen {
     if (this.removing) byId("choose-remove").hidden = [...this.photos.values()].every((one) => one.thing_id === ""); // in no thing
     byId("choose-zip").hidden = this.originals?.() === false;
     this.field.reset();
+    this.painted?.();
   }
 
   asked() {

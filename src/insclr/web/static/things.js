@@ -13,6 +13,7 @@ let bar = null;
 let shown = null; // the thing on the page
 let tiles = []; // the photos on the page
 let showsHidden = false;
+let labelProposals = () => {}; // say how many proposals the buttons decide about
 
 const button = (text, does, attributes = {}) => {
   const made = element("button", attributes, [text]);
@@ -22,7 +23,7 @@ const button = (text, does, attributes = {}) => {
 
 const search = (photos) => searchFrom(photos, bar.number);
 const chosen = new Chosen({
-  changed: (done) => (shown && done.id ? follow(done) : render()), search, originals: () => bar.about.originals,
+  changed: (done) => (shown && done.id ? follow(done) : render()), search, originals: () => bar.about.originals, painted: () => labelProposals(),
   remove: { label: "Not this thing", does: (_, asked) => notThis(asked) },
 });
 const actions = { chosen, search: (match) => search([match]), open: (match) => viewer.open(tiles, tiles.indexOf(match)), about: () => bar.about, renamed: () => render() };
@@ -85,6 +86,7 @@ async function renderNew(count) {
 
 async function renderThing(id) {
   const thing = await feedback.thing(id);
+  labelProposals = () => {};
   shown = thing;
   tiles = thing.pictures.map((one) => ({ ...one, thing: "", fingerprint: thing.fingerprint, by: !one.confirmed && thing.confirmed ? "score" : "" }));
   const name = element("input", { id: "name", type: "text", maxlength: "120", placeholder: "What is this?", "aria-label": "Name", autocomplete: "off" });
@@ -120,15 +122,22 @@ async function renderThing(id) {
 function proposals(thing) {
   const found = thing.proposals.map((one) => ({ ...one, fingerprint: thing.fingerprint }));
   tiles.push(...found);
-  const judge = (same) => {
+  const judged = () => {
     const some = found.filter((one) => chosen.has(one.ref));
-    const refs = (some.length ? some : found).map((one) => one.ref).slice(0, 500);
-    change(() => feedback.judgeProposals(thing, refs, same));
+    return (some.length ? some : found).slice(0, 500);
   };
+  const judge = (same) => change(() => feedback.judgeProposals(thing, judged().map((one) => one.ref), same));
+  const [yes, no] = [button("", () => judge(true), { class: "primary", id: "confirm" }), button("", () => judge(false), { id: "reject" })];
+  labelProposals = () => {
+    const one = judged().length === 1;
+    yes.textContent = `${counted(judged().length, "photo")} show${one ? "s" : ""} it`;
+    no.textContent = `${counted(judged().length, "photo")} do${one ? "es" : ""} not`;
+  };
+  labelProposals();
   return element("section", { class: "proposals", id: "proposals", "aria-labelledby": "proposals-title" }, [
     element("h2", { id: "proposals-title" }, [`${counted(found.length, "photo")} look${found.length === 1 ? "s" : ""} like ${thing.name || "this thing"}: check`]),
-    element("p", { class: "hint" }, ["The likeliest first. Tick some to decide about these alone."]),
-    element("div", { class: "acts" }, [button("They show it", () => judge(true), { class: "primary", id: "confirm" }), button("They do not", () => judge(false), { id: "reject" })]),
+    element("p", { class: "hint" }, ["The likeliest first. The buttons are about all of them, or about those that you tick."]),
+    element("div", { class: "acts" }, [yes, no]),
     element("div", { class: "tiles" }, found.map((one, i) => makeTile(one, i, actions))),
     element("h2", {}, ["Its photos"]),
   ]);
