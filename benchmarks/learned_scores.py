@@ -90,13 +90,12 @@ def measure(store: Store, shown: dict[str, str]) -> dict[str, object]:
                 known.append(pairs.relation({rows[path].image.hash}, rows[match.path].image.hash))
                 scores.append(match.score)
                 right.append(shown[match.path] == shown[path])
-    is_open = np.array(known) == 0
-    scores, right = np.array(scores), np.array(right)
+    is_open, score_of, is_right = np.array(known) == 0, np.array(scores), np.array(right)
     return {
         "map": round(100 * mean_average_precision(store, shown), 1),
         "local": uses_local(store, "auto"),
-        "all": _figures(scores, right),
-        "by_score": _figures(scores[is_open], right[is_open]),
+        "all": _figures(score_of, is_right),
+        "by_score": _figures(score_of[is_open], is_right[is_open]),
     }
 
 
