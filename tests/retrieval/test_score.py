@@ -25,7 +25,7 @@ from insclr.retrieval.score import (
     fit_score_curve,
     score_curve_of,
 )
-from insclr.retrieval.score_after_learning import keep_share_of_sure
+from insclr.retrieval.score_after_learning import draw_decided_pairs, keep_share_of_sure
 from insclr.store import IndexedImage, Store, StoreInfo, create_store
 
 
@@ -264,3 +264,20 @@ def test_stores_without_common_photos_keep_their_own_curve(tmp_path: Path) -> No
     before, after = calibrated(vectors[:1], tmp_path / "before"), calibrated(vectors, tmp_path / "after")
     own = score_curve_of(after)
     assert keep_share_of_sure(before, after, read_known(before)) == own
+
+
+def test_pairs_that_people_decided_are_drawn_as_answers(tmp_path: Path) -> None:
+    vectors, labels = things(6, 10, 0.3)
+    store = calibrated(vectors, tmp_path / "s")
+    assert draw_decided_pairs(store, read_known(store)) == []
+    for one in range(2):
+        store.append(
+            name_thing(f"thing-{one}", f"name {one}", [str(i) for i in np.flatnonzero(labels == one)])
+        )
+    drawn = draw_decided_pairs(store, read_known(store))
+    row_of = {path: row.id for path, row in store.rows_by_path().items()}
+    label_of = {row_of[f"{i}.jpg"]: int(label) for i, label in enumerate(labels)}
+    assert len(drawn) == 200  # of 380 pairs of the twenty named photos
+    assert {same for _, _, same in drawn} == {True, False}
+    assert all(same == (label_of[one] == label_of[other]) for one, other, same in drawn)
+    assert all({label_of[one], label_of[other]} <= {0, 1} for one, other, _ in drawn)

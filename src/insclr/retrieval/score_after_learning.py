@@ -13,6 +13,7 @@ from insclr.arrays import Ids, Scores
 from insclr.retrieval.ranking import Known
 from insclr.retrieval.score import (
     SURE,
+    Answer,
     ScoreCurve,
     fit_score_curve,
     nearest_others,
@@ -66,7 +67,7 @@ def draw_decided_pairs(store: Store, known: Known) -> list[Answer]:
 def _nearest_pairs(
     store: Store, queries: Ids, rows: dict[str, int], known: Known
 ) -> tuple[Ids, Scores, NDArray[np.int64]]:
-    """The nearest other rows of some rows, their similarities, and what people decided: 1, -1 or 0 (queries, depth)."""
+    """The nearest other rows of some rows, their similarities, and what people decided: 1, -1 or 0."""
     hash_of = {id_: image for image, id_ in rows.items()}
     near, similar = nearest_others(store, queries, min(_DEPTH, store.count() - 1))
     relations = [
