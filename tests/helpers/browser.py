@@ -56,10 +56,10 @@ class Page:
         return self.paths()
 
     def visit(self, path: str, selector: str) -> None:
-        """Go to an address of any page, and wait for an element."""
+        """Go to an address of any page, and wait for an element, and for photos in place of empty tiles."""
         self.browser.get("about:blank")  # an address that differs by its fragment alone would not be loaded
         self.browser.get(self.address + path)
-        self.until(lambda: self.all(selector), 60)
+        self.until(lambda: self.all(selector) and not self.all(".tile.wait"), 60)
 
     def until(self, condition: Any, seconds: float = 20) -> Any:
         return WebDriverWait(self.browser, seconds, 0.03).until(lambda _: condition())
