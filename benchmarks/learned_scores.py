@@ -3,7 +3,7 @@
     python benchmarks/learned_scores.py LABELS.csv --out FOLDER [--things 34] [--photos 572] [--seed 0]
 
 A person is simulated from the labels. One line of JSON each for the store before and after: mAP, the sure results of
-searches for every third photo (50 results each), the right ones among them, and the expected calibration error (ECE).
+searches for every sixth photo (50 results each), the right ones among them, and the expected calibration error (ECE).
 `by_score` leaves out results that names and answers decide.
 """
 
@@ -32,7 +32,7 @@ from insclr.retrieval.score import LIKELY, SURE
 from insclr.retrieval.search import search
 from insclr.store import Store, open_store
 
-NAMED, SCREENS, DEPTH, EVERY = 10, 8, 50, 3
+NAMED, SCREENS, DEPTH, EVERY = 10, 8, 50, 6
 
 
 def sample(labels_file: Path, out: Path, things: int, photos: int, seed: int) -> dict[str, str]:
@@ -79,7 +79,7 @@ def teach(store: Store, shown: dict[str, str]) -> None:
 
 
 def measure(store: Store, shown: dict[str, str]) -> dict[str, object]:
-    """What searches for every third photo call sure, with and without the results that people decided."""
+    """What searches for every sixth photo call sure, with and without the results that people decided."""
     rows = store.rows_by_path()
     known, scores, right = [], [], []
     pairs = KnownPairs(read_feedback(store))

@@ -55,18 +55,6 @@ class JudgedProposals(ChosenPhotos):
     same: bool
 
 
-class Hidden(BaseModel):
-    """Whether the gallery leaves a thing out."""
-
-    hidden: bool = True
-
-
-class UndoneEntry(BaseModel):
-    """What to undo: an entry, or the last one."""
-
-    entry: str = Field("", max_length=64)
-
-
 class ThingAnswer(BaseModel):
     """A thing in the gallery."""
 
@@ -240,16 +228,18 @@ def merge(
 
 
 @things_api.post("/things/{thing}/hide", responses=WRITE_ERRORS)
-def hide(target: Target, body: Hidden) -> Done:
+def hide(target: Target, hidden: Annotated[bool, Body(embed=True)] = True) -> Done:
     """Leave a thing out of the gallery, or show it again."""
-    return target.write([hide_thing(target.id, hidden=body.hidden)], "hidden" if body.hidden else "shown")
+    return target.write([hide_thing(target.id, hidden=hidden)], "hidden" if hidden else "shown")
 
 
 @things_api.post("/undo", responses=WRITE_ERRORS)
-def undo_act(served: Offer, store: StoreNumber, body: UndoneEntry) -> Done:
+def undo_act(
+    served: Offer, store: StoreNumber, entry: Annotated[str, Body(embed=True, max_length=64)] = ""
+) -> Done:
     """Undo the last act, or one by the id of an entry."""
     home = served.store(store)
-    act = undo(home.store, body.entry)
+    act = undo(home.store, entry)
     home.feedback.invalidate()
     return Done(id=act[-1].id, message=describe_act(act, home.feedback.read()))
 
