@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from insclr.store import IndexedImage, Store, StoreInfo, create_store, open_store
-from insclr.store import nearest as nearest_module
+from insclr.store import segment as segment_module
 from real import grown, real_descriptors
 from table import Row, markdown, milliseconds
 
@@ -112,14 +112,14 @@ def search(folder: str, kind: str, rows: int) -> dict[str, float]:
 
 def _exact_scan(store: Store, queries: np.ndarray, found: list[np.ndarray]) -> tuple[float, float]:
     """The share of the exact neighbours, by a scan of every row, that were found, and the least seconds of a scan."""
-    usual, nearest_module._FEWEST_RESCORED = nearest_module._FEWEST_RESCORED, 10**9
+    usual, segment_module.FEWEST_RESCORED = segment_module.FEWEST_RESCORED, 10**9
     took, hits = [], 0
     for query, ids in zip(queries, found, strict=False):
         began = time.perf_counter()
         exact = store.search(query[None], TOP).ids[0]
         took.append(time.perf_counter() - began)
         hits += len({*ids.tolist()} & {*exact.tolist()})
-    nearest_module._FEWEST_RESCORED = usual
+    segment_module.FEWEST_RESCORED = usual
     return hits / (TOP * len(took)), min(took)
 
 

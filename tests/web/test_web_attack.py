@@ -198,7 +198,7 @@ def test_connections_that_ask_nothing_are_closed(server: Server) -> None:
 def test_more_connections_than_allowed_are_closed_at_once(strict: Server) -> None:
     sources = [(f"127.0.0.{1 + number % 10}", 0) for number in range(20)]  # an address may hold four
     held = [socket.create_connection(("127.0.0.1", strict.port), source_address=source) for source in sources]
-    closed, end = set(), time.monotonic() + 5
+    closed, end = set[socket.socket](), time.monotonic() + 5
     while len(closed) < 12 and time.monotonic() < end:
         time.sleep(0.05)
         closed |= {connection for connection in held if _is_closed(connection)}

@@ -30,7 +30,7 @@ _TRAINING_ROWS = 16_384  # a codebook has 16 entries of 2 numbers
 _BLOCK = 16_384  # rows encoded together
 _FEW_QUERIES = 8
 _NO_ID = np.iinfo(np.int64).min
-_FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest rows each
+FEWEST_RESCORED = 64  # in each of many segments, which have few of the nearest rows each
 _THREADS: int = faiss.omp_get_max_threads()
 
 Halves = NDArray[np.float16]  # (rows, dim)
@@ -239,7 +239,7 @@ class NearestRows:
     def search(self, queries: Descriptors, top: int, allowed: Flags | None = None) -> Neighbours:
         """The `top` nearest rows of each query, among the `allowed` ones (one flag for each of `ids`)."""
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-        rescored = max(_FEWEST_RESCORED, min(RESCORED, 2 * RESCORED // max(1, len(self._parts))))
+        rescored = max(FEWEST_RESCORED, min(RESCORED, 2 * RESCORED // max(1, len(self._parts))))
 
         def search_part(number: int) -> tuple[Scores, Ids]:
             part = self._parts[number]
