@@ -21,7 +21,7 @@ from helpers.killing import Note, kill_inside, rows_of, whole_step
 from insclr.data.images import ImageList
 from insclr.retrieval.index import index_images
 from insclr.retrieval.local_database import LocalFeatureDatabase
-from insclr.retrieval.local_features import LocalFeatures
+from insclr.retrieval.local_features import THUMBNAIL, LocalFeatures
 from insclr.retrieval.local_store import Decision
 from insclr.store import IndexedImage, Regions, Store, StoreInfo, create_store, open_store
 
@@ -82,10 +82,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImageList]:
             ]
             vectors = vectors_of(numbers)
             made.upsert(rows, vectors, [Regions(boxes, vector[None]) for vector in vectors])
-    made.set_note("local evidence", json.dumps(asdict(Decision(True, "drawn", ROWS, learned=KEPT))))
+    made.set_note("local evidence", json.dumps(asdict(Decision(True, "drawn", ROWS))))
     made.close()
     kept = LocalFeatureDatabase(store / "parts.sqlite")
-    nothing = LocalFeatures.from_bytes(bytes(8))
+    nothing = LocalFeatures.from_bytes(bytes(8 + THUMBNAIL**2))
     kept.write({f"{one:064x}": nothing for one in range(ROWS)})
     kept.close()
     assert list((store / "cache" / "segments").glob("*/coarse.faiss"))

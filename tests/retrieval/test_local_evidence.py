@@ -290,6 +290,6 @@ def test_points_of_what_is_not_meant_prove_nothing_and_the_others_still_do(tmp_p
     plain, moved = points([]), points([other])
     assert min(plain["meant.png"] or 0, plain["other.png"] or 0) >= 8
     assert next(iter(moved)) == "meant.png"
-    assert moved["meant.png"] == plain["meant.png"]
+    assert moved["meant.png"] == pytest.approx(plain["meant.png"], rel=0.05)
     assert moved["other.png"] == 0
     store.close()

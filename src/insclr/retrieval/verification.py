@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from insclr.retrieval.local_features import THUMBNAIL, LocalFeatures, load_opencv
 
 MIN_INLIERS = 8
-_RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
+_RATIO = 0.9  # of the distances to the nearest and the second nearest descriptor
 _THRESHOLD = 0.012  # an inlier's error, of the longest side of the found image
 _LEAST_SHARE = 0.1  # minimum share of the tentative matches that are inliers: fewer occur by chance
 _SCALES = (1 / 12, 12.0)
@@ -94,7 +94,7 @@ def verify(query: LocalFeatures, found: LocalFeatures) -> Geometry | None:
         query_points,
         found_points,
         _box(transform, query, found, target),
-        _contradicted(transform * stretch, query, found, query_points, found_points),
+        _is_contradicted(transform * stretch, query, found, query_points, found_points),
     )
 
 
@@ -167,7 +167,7 @@ def _points_agree(
     return np.asarray((difference < _TURN) & (ratio < _GROWTH))
 
 
-def _contradicted(
+def _is_contradicted(
     transform: NDArray[np.float64],
     query: LocalFeatures,
     found: LocalFeatures,
