@@ -72,7 +72,7 @@ def test_index(collection: tuple[Path, int], tmp_path: Path, note: Note) -> None
     folder, count = collection
     out, messages, peak, took = run("index", MODEL, folder, "--store", tmp_path / "s", seconds=900)
     named = len(re.findall(r"^unreadable: .*: \S.*$", messages, re.MULTILINE))
-    rows = int(re.match(r"(\d+) pictures", out)[1])  # type: ignore[index]
+    rows = int(re.match(r"(\d+) images", out)[1])  # type: ignore[index]
     assert rows + named == count
     assert peak < PEAK
     note(f"{count} hostile files: index", f"{named} named, {took:.0f} s, peak {peak / 1e9:.2f} GB", "1.5 GB")
