@@ -153,8 +153,8 @@ def index_learned(uri: str, model: OpenedModel, out: Path, target: Path) -> Inde
             new.append(old.journal())
             known = read_known(old)
             keep_share_of_sure(old, new, known)
-            if decided := draw_decided_pairs(new, known):
-                learn_from_answers(new, decided)
+            if decided := draw_decided_pairs(old, known):
+                learn_from_answers(new, decided, old)
             new.set_note(_FEATURES, str(cache))  # last: with it the store is complete
     return report
 

@@ -67,12 +67,16 @@ def update_local(store: Store, choice: str) -> str:
     return decision.line() if decision != kept_decision else ""
 
 
-def learn_from_answers(store: Store, answers: Sequence[Answer]) -> None:
-    """Learn the weight of the evidence from pairs that people answered, with calibrated scores of their cosines."""
-    decision, local = decision_of(store), local_evidence_of(store, "auto")
-    if decision is not None and local is not None:
+def learn_from_answers(store: Store, answers: Sequence[Answer], before: Store | None = None) -> None:
+    """Learn the weight of the evidence from pairs that people answered, with calibrated scores of their cosines.
+
+    Where the model of the store was trained on the answers, they are rows of the store `before`, whose model was not.
+    """
+    rows = before or store
+    decision, local = decision_of(store), local_evidence_of(rows, "auto")
+    if decision is not None and decision.used and local is not None:
         with working("learning what matched points are worth"):
-            weight = learn_weight(local, store, score_curve_of(store), answers)
+            weight = learn_weight(local, rows, score_curve_of(rows), answers)
         store.set_note(_NOTE, json.dumps(asdict(replace(decision, weight=weight))))
 
 

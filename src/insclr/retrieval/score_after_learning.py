@@ -49,10 +49,7 @@ def keep_share_of_sure(before: Store, after: Store, known: Known) -> ScoreCurve:
 
 
 def draw_decided_pairs(store: Store, known: Known) -> list[Answer]:
-    """Some of the pairs of a row and one of its nearest that people decided: they tell what matched points are worth.
-
-    Unlike cosines, matched points are the same before and after learning from these pairs.
-    """
+    """Some pairs of a row and one of its nearest that people decided: they tell what matched points are worth."""
     rows = {row.image.hash: row.id for row in store.rows_by_path().values()}
     if len(rows) < 2:
         return []
