@@ -26,7 +26,7 @@ def packages() -> dict[str, metadata.Distribution]:
         if wanted is None or "extra ==" in requirement.replace("extra==", "extra =="):
             continue  # what an extra of another package asks for
         key = re.sub(r"[-_.]+", "-", wanted[0]).lower()
-        if key in found:
+        if key in found or key == project["name"]:
             continue
         try:
             found[key] = metadata.distribution(wanted[0])
