@@ -66,14 +66,11 @@ def test_a_random_last_layer_has_nothing_to_be_compared_with(small_collection: P
 
 
 def test_pairs_of_few_images_are_unsafe() -> None:
-    positive = torch.zeros(10, 8, dtype=torch.bool)
-    positive[:3] = True  # 2.4 positives an image, all of them of three images
+    positive = torch.zeros(10, 5, dtype=torch.bool)
+    positive[:3] = True  # 1.5 positives an image, all of them of three images
     assert "30% of the images" in why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
     positive[3] = True
     assert not why_unsafe(Prepared({}, positive=positive), PairTrust.UNTESTED)
-    few = positive[:, :3]  # 1.2 an image
-    assert "only 1.20 safe pairs" in why_unsafe(Prepared({}, positive=few), PairTrust.UNTESTED)
-    assert not why_unsafe(Prepared({}, positive=few, feedback=1), PairTrust.UNTESTED)  # people are right
 
 
 def test_few_pairs_are_learned_from_where_they_are_very_consistent() -> None:

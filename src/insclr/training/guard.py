@@ -13,10 +13,7 @@ from insclr.methods.method import Prepared, RoundStart
 from insclr.mining.candidates import Consistency, PairTrust
 from insclr.mining.own_views import random_pairs
 
-# Mined positives an image: fewer are learned from only where they are very consistent. Chosen on five samples of few
-# images an instance or mostly single ones (1.0 to 2.0): two rounds lowered mAP by 0.2 to 0.8 in four of them.
-MIN_POSITIVES = 2.0
-MIN_WITH_FEEDBACK = 1.0  # the same where people decided some, which are right
+MIN_POSITIVES = 1.0  # mined positives an image: fewer are learned from only where they are very consistent
 # Share of images that must have a mined positive, with the same exception. Chosen on two collections of mostly single
 # images (0.29 and 0.30), where two rounds lowered mAP by 0.4 to 0.9.
 MIN_SHARE_WITH_POSITIVES = 0.4
@@ -65,10 +62,10 @@ def _is_very_consistent(consistency: Consistency | None) -> bool:
 
 def _why_few(prepared: Prepared) -> str:
     """Why the pairs are few; empty where they are not."""
-    found, least = prepared.positives_per_image, MIN_WITH_FEEDBACK if prepared.feedback else MIN_POSITIVES
-    if found is not None and found < least:
+    found = prepared.positives_per_image
+    if found is not None and found < MIN_POSITIVES:
         return (
-            f"only {found:.2f} safe pairs an image were found, and training on fewer than {least:g} "
+            f"only {found:.2f} safe pairs an image were found, and training on fewer than {MIN_POSITIVES:g} "
             "does more harm than good"
         )
     if prepared.positive is not None and not prepared.feedback:
