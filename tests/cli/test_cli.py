@@ -354,6 +354,7 @@ def test_a_fault_of_the_system_ends_in_a_sentence(
         raise error
 
     monkeypatch.setattr("insclr.cli.require_text", fail)
+    monkeypatch.setattr("os._exit", sys.exit)  # this process is the tests' own
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

@@ -184,7 +184,7 @@ def main() -> None:
             sentence = _disk_sentence(of_system)
         if sentence is None:
             raise
-        _end(sentence, 2)
+        _end(sentence, 2, at_once=sentence == _NO_MEMORY)
 
 
 def _report_thread(failed: threading.ExceptHookArgs) -> None:
@@ -237,12 +237,17 @@ def _disk_sentence(error: OSError) -> str | None:
     return None
 
 
-def _end(message: str, status: int) -> None:
+def _end(message: str, status: int, *, at_once: bool = False) -> None:
+    """Print the message and end; `at_once` without unloading libraries, which may crash where memory is short."""
     from insclr.data.table import one_line
 
     message = "\n".join(map(one_line, message.split("\n")))
     line = progress.json_line("error", message) if progress.as_json else f"insclr: {message}"
     print(line, file=sys.stderr)
+    if at_once:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
 
 
