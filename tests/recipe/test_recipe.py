@@ -235,7 +235,7 @@ def test_the_fingerprint_follows_the_settings_not_the_name() -> None:
         ("seed = " + "[" * 5000, "nested too deeply"),
         ("seed = " + "1" * 5000, "not valid TOML"),
         ("extends = 5", "names no recipe"),
-        ("extends = 'nothing'", "no recipe 'nothing'"),
+        ("extends = 'nothing'", "no recipe and no file 'nothing'"),
         ("extends = 'fast'\n[each_round]\nlr = 1.0", "each_round is no longer read. Repeat the name"),
         ("[[rounds]]\ntimes = 3", "rounds.0.times is no longer read. Repeat the name"),
         ("[[rounds]]\nof = 'fast'", "rounds.0.of is no longer read. Repeat the name"),
