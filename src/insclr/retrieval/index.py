@@ -227,9 +227,8 @@ class _Shares:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-Batch = tuple[
-    list[IndexedImage], list[IndexedImage], Described
-]  # known content, read images, what was described
+# Images whose content the store knows, images that were read, and what was described of the latter.
+Batch = tuple[list[IndexedImage], list[IndexedImage], Described]
 
 
 class _Run:
